@@ -139,6 +139,44 @@ def reciprocal(denominator, where_true):
 
 
 @triton.jit
+def bfloat16_parts(values):
+    """Return three bfloat16 numbers whose sum float32 `values` are, each the nearest to what those before it leave.
+
+    The nearest is found by two differences with 65537 times the value (Veltkamp; compiled without fused operations):
+    of conversions that are used as float32 again, a GPU makes 16 a cycle. |values| is at most 2^111.
+    """
+    scaled = values * 65537.0
+    first = scaled - (scaled - values)
+    rest = values - first
+    scaled = rest * 65537.0
+    second = scaled - (scaled - rest)
+    return first.to(tl.bfloat16), second.to(tl.bfloat16), (rest - second).to(tl.bfloat16)
+
+
+@triton.jit
+def dot(left, right, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr, acc=None):
+    """Return left @ right, added to `acc` if there is one, in ACCUMULATE.
+
+    PRECISION is of float32: "ieee", "tf32", or "bf16x6", the six largest products of bfloat16 parts, the smallest first
+    into a sum of their own.
+    """
+    if PRECISION == "bf16x6":
+        a, b, c = bfloat16_parts(left)
+        d, e, f = bfloat16_parts(right)
+        total = tl.dot(b, e)
+        total = tl.dot(c, d, acc=total)
+        total = tl.dot(a, f, acc=total)
+        total = tl.dot(b, d, acc=total)
+        total = tl.dot(a, e, acc=total)
+        total = tl.dot(a, d, acc=total)
+        return total if acc is None else acc + total
+    elif acc is None:
+        return tl.dot(left, right, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    else:
+        return tl.dot(left, right, acc=acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
+
+
+@triton.jit
 def in_units(products, scale, EXACT: tl.constexpr):
     """Return scores from dots q k: S = scale q k, or with EXACT, which promises a power of two, the dots themselves.
 

@@ -69,7 +69,11 @@ def compilation(
     constants |= {"ALIGNED": aligned, "PLAIN": plain, "EXACT": exact, "PRECISION": precision}
     constants |= dict.fromkeys(("q_ids", "kv_ids")) if plain else {}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
-    options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages, "enable_fp_fusion": exact}
+    options = {
+        "num_warps": blocks.num_warps,
+        "num_stages": blocks.num_stages,
+    }
+    options |= {"enable_fp_fusion": exact and precision != "bf16x6"}
     return f"{name}, D = {width}{', plain' if plain else ''}", kernel, signature, constants, options
 
 

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ..tiles import (
     columns_within,
+    dot,
     load_factors,
     load_step,
     load_tile,
@@ -87,8 +88,8 @@ def fused_kernel(
                         k_tile, q_tile, row_shift[None, :], row_weight[None, :], allowed, scale, softcap, rate,
                         PRECISION, EXACT, PLAIN, PARTIAL,
                     ).to(q_tile.dtype)  # fmt: skip
-                    gradient = tl.dot(ds, q_tile, acc=gradient, input_precision=PRECISION)
-                    partial = tl.dot(tl.trans(ds), k_tile, input_precision=PRECISION)
+                    gradient = dot(ds, q_tile, PRECISION, tl.float32, acc=gradient)
+                    partial = dot(tl.trans(ds), k_tile, PRECISION, tl.float32)
                 tl.store(part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within)
 
     store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ..tiles import (
     columns_within,
+    dot,
     load_factors,
     load_step,
     load_tile,
@@ -94,8 +95,8 @@ def query_hvp_kernel(
                     q_tile, k_tile, tq_tile, tk_tile, row_shift[:, None], row_weight[:, None], mean[:, None], allowed,
                     scale, softcap, rate, PRECISION, EXACT, PLAIN, PARTIAL,
                 )  # fmt: skip
-                gradient = tl.dot(tds.to(k_tile.dtype), k_tile, acc=gradient, input_precision=PRECISION)
-                gradient = tl.dot(ds.to(k_tile.dtype), tk_tile, acc=gradient, input_precision=PRECISION)
+                gradient = dot(tds.to(k_tile.dtype), k_tile, PRECISION, tl.float32, acc=gradient)
+                gradient = dot(ds.to(k_tile.dtype), tk_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(hq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
@@ -152,8 +153,8 @@ def key_hvp_kernel(
                         k_tile, q_tile, tk_tile, tq_tile, row_shift[None, :], row_weight[None, :], mean[None, :],
                         allowed, scale, softcap, rate, PRECISION, EXACT, PLAIN, PARTIAL,
                     )  # fmt: skip
-                    gradient = tl.dot(tds.to(q_tile.dtype), q_tile, acc=gradient, input_precision=PRECISION)
-                    gradient = tl.dot(ds.to(q_tile.dtype), tq_tile, acc=gradient, input_precision=PRECISION)
+                    gradient = dot(tds.to(q_tile.dtype), q_tile, PRECISION, tl.float32, acc=gradient)
+                    gradient = dot(ds.to(q_tile.dtype), tq_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(hk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 

@@ -89,6 +89,7 @@ def launch(
         else (problem.queries, blocks.query, problem.heads)
     )
     special = specialised(blocks, problem.automatic(step))
+    precision = problem.precision if problem.dtype == torch.float32 else "ieee"
     exact, rate = problem.units
     plain = special and problem.softcap == 0 and tensors.q_ids is None
     ranks = (4, 4, 3, 1, 2, 2, 4, 4, 1)
@@ -116,10 +117,10 @@ def launch(
             ALIGNED=special and _aligned(problem, tensors),
             PLAIN=plain,
             EXACT=exact,
-            PRECISION=problem.precision if problem.dtype == torch.float32 else "ieee",
+            PRECISION=precision,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
-            enable_fp_fusion=exact,
+            enable_fp_fusion=exact and precision != "bf16x6",
         )
 
 

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from ..tiles import (
     columns_within,
+    dot,
     load_factors,
     load_step,
     load_tile,
@@ -81,7 +82,7 @@ def query_kernel(
                     q_tile, k_tile, row_shift[:, None], row_weight[:, None], allowed, scale, softcap, rate,
                     PRECISION, EXACT, PLAIN, PARTIAL,
                 )  # fmt: skip
-                gradient = tl.dot(ds.to(k_tile.dtype), k_tile, acc=gradient, input_precision=PRECISION)
+                gradient = dot(ds.to(k_tile.dtype), k_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(dq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
@@ -134,7 +135,7 @@ def key_kernel(
                         k_tile, q_tile, row_shift[None, :], row_weight[None, :], allowed, scale, softcap, rate,
                         PRECISION, EXACT, PLAIN, PARTIAL,
                     )  # fmt: skip
-                    gradient = tl.dot(ds.to(q_tile.dtype), q_tile, acc=gradient, input_precision=PRECISION)
+                    gradient = dot(ds.to(q_tile.dtype), q_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 

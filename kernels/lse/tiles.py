@@ -5,7 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import in_units
+from ..tiles import (
+    dot,
+    in_units,
+)
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 SMALLEST_ID: tl.constexpr = tl.constexpr(-(2**63))
@@ -60,7 +63,7 @@ def capped_scores(
     PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Return capped scores of a tile of q [rows] and one of k [columns], or of k and q, and the slope of the cap."""
-    products = tl.dot(rows, tl.trans(columns), input_precision=PRECISION)
+    products = dot(rows, tl.trans(columns), PRECISION, tl.float32)
     return capped(in_units(products, scale, EXACT), softcap, PLAIN)
 
 
@@ -70,8 +73,8 @@ def moved_scores(
     PRECISION: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Return the tangents of what `capped_scores` gives of these tiles, along their tangents."""
-    tangent = tl.dot(trows, tl.trans(columns), input_precision=PRECISION)
-    tangent = tl.dot(rows, tl.trans(tcolumns), acc=tangent, input_precision=PRECISION) * scale
+    tangent = dot(trows, tl.trans(columns), PRECISION, tl.float32)
+    tangent = dot(rows, tl.trans(tcolumns), PRECISION, tl.float32, acc=tangent) * scale
     return capped_tangent(scores, slope, tangent, softcap, PLAIN)
 
 

@@ -63,7 +63,11 @@ def compilation(
     constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width, "ALIGNED": aligned}
     constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": width in (16, 64)}  # by the default scale
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
-    options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages, "enable_fp_fusion": constants["EXACT"]}
+    options = {
+        "num_warps": blocks.num_warps,
+        "num_stages": blocks.num_stages,
+    }
+    options |= {"enable_fp_fusion": constants["EXACT"] and precision != "bf16x6"}
     return name, kernel, signature, constants, options
 
 

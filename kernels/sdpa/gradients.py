@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from ..tiles import (
+    dot,
     load_factors,
     load_step,
     load_tile,
@@ -86,16 +87,16 @@ def query_kernel(
                 q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
             ds = p * (dp - mean[:, None])
             if CENTRED:
                 missing += tl.sum(ds, axis=1)
             if NEEDS_Q:
                 operand = ds.to(k_tile.dtype)
-                gradient = tl.dot(operand, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                gradient = dot(operand, k_tile, PRECISION, ACCUMULATE, acc=gradient)
                 if CENTRED:
                     weights = p.to(k_tile.dtype)
-                    averaged = tl.dot(weights, k_tile, acc=averaged, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                    averaged = dot(weights, k_tile, PRECISION, ACCUMULATE, acc=averaged)
 
     if CENTRED:
         tl.store(shift + places, row_shift, mask=existing)
@@ -150,12 +151,12 @@ def key_kernel(
             )  # fmt: skip
             if NEEDS_V:
                 weights = p.to(g_tile.dtype)
-                v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                v_gradient = dot(weights, g_tile, PRECISION, ACCUMULATE, acc=v_gradient)
             if NEEDS_K:
                 mean = tl.load(z + padded_places(index, padded, queries))
-                dp = tl.dot(v_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
                 ds = (p * (dp - mean[None, :])).to(q_tile.dtype)
-                k_gradient = tl.dot(ds, q_tile, acc=k_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                k_gradient = dot(ds, q_tile, PRECISION, ACCUMULATE, acc=k_gradient)
 
     if NEEDS_K:
         store_tile(dk, index, M, D, keys, columns, k_gradient * scale, present & score_columns, ALIGNED)

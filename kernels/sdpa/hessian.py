@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ..tiles import (
+    dot,
     load_factors,
     load_step,
     load_tile,
@@ -79,13 +80,13 @@ def query_hvp_kernel(
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
             ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+            tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
             dp = dp - cotangent_mean[:, None]
             tds = (p * ((ts - tangent_mean[:, None]) * dp + (tdp - mixed[:, None]))).to(k_tile.dtype)
             ds = (p * dp).to(k_tile.dtype)
-            second = tl.dot(tds, k_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
-            second = tl.dot(ds, tk_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            second = dot(tds, k_tile, PRECISION, ACCUMULATE, acc=second)
+            second = dot(ds, tk_tile, PRECISION, ACCUMULATE, acc=second)
 
     store_tile(hq, index, T, D, queries, columns, second * scale, existing[:, None] & score_columns, ALIGNED)
 
@@ -141,17 +142,17 @@ def key_hvp_kernel(
             ts = ts - tangent_mean[None, :]
             if NEEDS_V:
                 tp = (p * ts).to(g_tile.dtype)
-                v_second = tl.dot(tp, g_tile, acc=v_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                v_second = dot(tp, g_tile, PRECISION, ACCUMULATE, acc=v_second)
             if NEEDS_K:
                 cotangent_mean = tl.load(z + places)
                 mixed = tl.load(z_tangent + places)
-                dp = tl.dot(v_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-                tdp = tl.dot(tv_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
+                tdp = dot(tv_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
                 dp = dp - cotangent_mean[None, :]
                 tds = (p * (ts * dp + (tdp - mixed[None, :]))).to(q_tile.dtype)
                 ds = (p * dp).to(q_tile.dtype)
-                k_second = tl.dot(tds, q_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
-                k_second = tl.dot(ds, tq_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                k_second = dot(tds, q_tile, PRECISION, ACCUMULATE, acc=k_second)
+                k_second = dot(ds, tq_tile, PRECISION, ACCUMULATE, acc=k_second)
 
     if NEEDS_K:
         store_tile(hk, index, M, D, keys, columns, k_second * scale, present & score_columns, ALIGNED)

@@ -92,6 +92,7 @@ def launch(
     width = padded_features(problem.features, problem.value_features)
     blocks = problem.blocks or automatic(problem, part, width)
     tiles = triton.cdiv(problem.queries, blocks.query) if over == "query" else triton.cdiv(problem.keys, blocks.key)
+    precision = problem.precision if problem.dtype == torch.float32 else "ieee"
     exact, rate = score_units(problem.scale)
     with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
         kernel[(tiles * problem.batch * problem.heads,)](
@@ -114,9 +115,9 @@ def launch(
             ALIGNED=aligned(problem, planes),
             ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
             EXACT=exact,
-            PRECISION=problem.precision if problem.dtype == torch.float32 else "ieee",
+            PRECISION=precision,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
-            enable_fp_fusion=exact,
+            enable_fp_fusion=exact and precision != "bf16x6",
             **flags,
         )

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from ..tiles import (
+    dot,
     load_step,
     load_tile,
     padded_places,
@@ -108,7 +109,7 @@ def moments_kernel(
                 )  # fmt: skip
                 if COTANGENT:
                     v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-                    dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                    dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
                     cotangent_mean += tl.sum(p * dp, axis=1)
                 if TANGENT:
                     tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
@@ -134,8 +135,8 @@ def moments_kernel(
                     q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
                     scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
                 )  # fmt: skip
-                dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-                tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+                tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
                 ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
                 centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
                 mixed += tl.sum(p * (tdp + centred), axis=1)

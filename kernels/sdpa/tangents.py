@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from ..tiles import (
+    dot,
     load_factors,
     load_step,
     load_tile,
@@ -76,10 +77,10 @@ def tangent_kernel(
                 ts = ts - mean[:, None]
             tp = (p * ts).to(v_tile.dtype)
             weights = p.to(v_tile.dtype)
-            tangent = tl.dot(tp, v_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
-            tangent = tl.dot(weights, tv_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            tangent = dot(tp, v_tile, PRECISION, ACCUMULATE, acc=tangent)
+            tangent = dot(weights, tv_tile, PRECISION, ACCUMULATE, acc=tangent)
             if PRIMAL:
-                output = tl.dot(weights, v_tile, acc=output, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                output = dot(weights, v_tile, PRECISION, ACCUMULATE, acc=output)
 
     there = existing[:, None] & value_columns
     store_tile(to, index, T, DV, queries, columns, tangent, there, ALIGNED)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, in_units
+from ..tiles import (
+    columns_within,
+    dot,
+    in_units,
+)
 
 
 @triton.jit
@@ -25,7 +29,7 @@ def rebuilt(
     It is exactly 0 where PARTIAL and a query does not see the key. exp2 of the difference times log2(e): folding
     log2(e) into S would round |S| where this rounds |S - m|.
     """
-    products = tl.dot(rows, tl.trans(columns), input_precision=PRECISION, out_dtype=ACCUMULATE)
+    products = dot(rows, tl.trans(columns), PRECISION, ACCUMULATE)
     p = tl.exp2((in_units(products, scale, EXACT) - shift) * rate) * inverse
     if PARTIAL:
         p = tl.where(visible, p, 0.0)
@@ -37,5 +41,5 @@ def score_tangent(
     q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr
 ):  # fmt: skip
     """Return S' = scale (q' k^T + q k'^T) [queries, keys], in ACCUMULATE; transposed where q and k are exchanged."""
-    tangent = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-    return tl.dot(q_tile, tl.trans(tk_tile), acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+    tangent = dot(tq_tile, tl.trans(k_tile), PRECISION, ACCUMULATE)
+    return dot(q_tile, tl.trans(tk_tile), PRECISION, ACCUMULATE, acc=tangent) * scale

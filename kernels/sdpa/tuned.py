@@ -118,9 +118,9 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(16, 16, 4, 1),  # hk, hv
     ),
     ((9, 0), "split", 64): (
-        Blocks(64, 64, 4, 1),  # forward
+        Blocks(128, 64, 8, 1),  # forward
         Blocks(128, 64, 8, 1),  # z
-        Blocks(64, 64, 4, 1),  # dq
+        Blocks(128, 64, 8, 1),  # dq
         Blocks(64, 128, 8, 1),  # dk, dv
         Blocks(128, 64, 8, 1),  # r
         Blocks(128, 64, 8, 1),  # jvp
