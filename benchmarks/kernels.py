@@ -29,9 +29,8 @@ def main(words: list[str]) -> None:
     options.add_argument("families", nargs="*", metavar="FAMILY", help="default: all")
     options.add_argument("--only", default="", metavar="TEXT", help="works that contain it")
     options.add_argument("--no-scans", action="store_true", help="leave out the works over N and T")
-    options.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     options.add_argument("--seconds", type=float, metavar="S", help="after which no entry begins")
-    options.add_argument("--patience", type=float, default=90.0, metavar="S", help="after which an entry is stopped")
+    options.add_argument("--patience", type=float, default=120.0, metavar="S", help="after which an entry is stopped")
     options.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="compilations at a time; 0: none before"
     )
@@ -52,7 +51,6 @@ def main(words: list[str]) -> None:
             families=tuple(given.families),
             file=given.file,
             only=given.only,
-            device=given.device,
             seconds=given.seconds,
             patience=given.patience,
             workers=given.workers,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.backends.cuda import allow_fp16_bf16_reduction_math_sdp as allow_reduction
 from torch.backends.cuda import fp16_bf16_reduction_math_sdp_allowed as reduction_allowed
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from gradoracle.cases.sample import build
@@ -45,8 +46,6 @@ def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from torch.nn.attention.flex_attention import flex_attention
-
     return flex_attention(q, k, v)  # type: ignore[no-any-return]
 
 

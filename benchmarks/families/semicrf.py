@@ -96,6 +96,7 @@ def timed(B: int, T: int, K: int, C: int, device: str = "cuda") -> Iterator[work
     def inputs() -> works.Tensors:
         return made()[:3]
 
+    @cache
     def tangents() -> works.Tensors:
         return [torch.randn_like(x) for x in inputs()]
 

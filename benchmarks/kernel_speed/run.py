@@ -43,7 +43,7 @@ class Asked:
         file: the CSV.
         device: cuda or cpu.
         seconds: after which no entry begins; None: no limit.
-        patience: seconds after which an entry that has not ended is stopped.
+        patience: seconds after which an entry that has not ended is stopped, the start of its process counted in.
         workers: processes that compile; 0: nothing is compiled before.
         compile_seconds: after which what is not compiled is left to the process that times.
         commit: of the code, where there is no git to ask.
@@ -55,7 +55,7 @@ class Asked:
     only: str = ""
     device: str = "cuda"
     seconds: float | None = None
-    patience: float = 90.0
+    patience: float = 120.0
     workers: int = 0
     compile_seconds: float = 120.0
     commit: str = ""
@@ -94,7 +94,7 @@ def run(asked: Asked, context: str = "spawn") -> None:
         asked: see there.
         context: how processes are started; in those that are spawned CUDA works.
     """
-    devices.prepare(asked.device)
+    devices.prepare(devices.choose(asked.device))
     todo = places(asked)
     keep(asked.file, set(todo))
     kept = len(read(asked.file))
@@ -247,9 +247,13 @@ def _usable(device: str) -> bool:
 
 
 def _compile(asked: Asked, context: str) -> None:
-    """Call each entry that compiles once, in many processes at a time; what fails fails again where it is timed."""
+    """Call each entry that compiles once, in many processes at a time, ours first.
+
+    What fails or is not reached fails, or compiles, where it is timed.
+    """
     begun = time.time()
-    tasks = [(asked, row.work, who) for row in rows_of(asked) for who in row.entries if who not in row.ready]
+    found = [(who in row.ours, row.work, who) for row in rows_of(asked) for who in row.entries if who not in row.ready]
+    tasks = [(asked, work, who) for _, work, who in sorted(found, key=lambda each: not each[0])]
     limit = min(asked.compile_seconds, asked.left)
     with multiprocessing.get_context(context).Pool(asked.workers, maxtasksperchild=None) as pool:
         ended = pool.imap_unordered(_compiled, tasks)

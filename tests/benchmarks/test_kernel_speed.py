@@ -137,6 +137,15 @@ def test_what_compiles_is_called_once_in_processes_before(asked: Make, tmp_path:
     assert (tmp_path / "ours").exists() and not (tmp_path / "unlike").exists()
 
 
+def test_without_a_gpu_nothing_is_timed_and_no_row_is_lost(asked: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = asked(row(ours=ends))
+    run.run(given, "fork")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UsageError, match="PyTorch sees no CUDA device here"):
+        run.run(replace(given, device="cuda"), "fork")
+    assert len(read(given.file)) == 1
+
+
 def test_works_of_scans_are_timed_once_and_last(asked: Make) -> None:
     own = row(ours=ends, peer=ends)
     given = asked(own, row("backward", ours=ends), scanned=(row(ours=ends), row(size=1024, ours=ends)))
