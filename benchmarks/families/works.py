@@ -144,10 +144,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @cache
     def made() -> Callable[..., Any]:
-        from torch._inductor import config
+        from torch._functorch import config as functorch
+        from torch._inductor import config as inductor
 
         torch._dynamo.reset()
-        config.autotune_local_cache = False  # what another process found, beside others, is not taken over
+        inductor.autotune_local_cache = False  # what another process found, beside others, is not taken over
+        functorch.donated_buffer = False  # a backward that is called again and again keeps what it reads
         return torch.compile(function, dynamic=False)
 
     return lambda *given: made()(*given)

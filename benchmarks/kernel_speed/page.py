@@ -33,7 +33,7 @@ makes this page from [kernels.csv](../../benchmarks/results/kernels.csv), whose 
   The floor of float32 is that of fused multiply-adds without tensor cores. Entries that multiply on tensor cores have
   one of their own: bf16x6 that of six bfloat16 products, tf32x3 that of three TF32 products. The semi-CRF's operations
   are those of the recursion, in float64; its floor ignores that a position waits for the one before.
-- *memory*: bytes allocated at most, beyond the inputs, by set-up and call; of a backward its forward is the set-up.
+- *MB*: allocated at most, beyond the inputs, by set-up and call; of a backward its forward is the set-up.
 - Inputs are normal random numbers. PyTorch's switches are at their defaults (column *switches*), and an entry that
   turns one on is named for it: *16-bit reduction* is `allow_fp16_bf16_reduction_math_sdp`, *TF32* is
   `matmul.allow_tf32`. *torch-semimarkov's recursion* is its documented scheme, written anew
@@ -81,6 +81,7 @@ def text(lines: Sequence[Line], plots: dict[str, str]) -> Iterator[str]:
             yield f"**The kernels have changed since these times were taken: `{COMMAND} {family}` takes them anew.**\n"
         yield from _compared(own)
         yield from _detailed(own)
+        yield from _remembered(own)
         if family in plots:
             yield f"![time against length]({plots[family]})\n"
         for scan in scans(own):
@@ -125,18 +126,38 @@ def _compared(lines: Sequence[Line]) -> Iterator[str]:
         best = min((line.best for line in row.values() if line.ours and line.best is not None), default=None)
         cells = [_time(row[who], best) if who in row else "" for who in entries]
         least = "" if first is None or first.floor_milliseconds is None else f"{first.floor_milliseconds:.3g}"
-        yield f"| {work} | {least} | " + " | ".join(cells) + " |"
+        yield f"| {_named(next(iter(row.values())))} | {least} | " + " | ".join(cells) + " |"
     yield ""
     reasons: dict[tuple[str, str], list[str]] = {}
     for line in lines:
         if line.missing:
-            reasons.setdefault((line.entry, line.missing), []).append(line.work)
+            reasons.setdefault((line.entry, line.missing), []).append(_named(line))
     if reasons:
         yield "Without a time:\n"
         for (entry, reason), works in reasons.items():
-            where = works[0] if len(works) == 1 else f"{len(works)} works, the first {works[0]}"
+            where = works[0] if len(works) == 1 else f"{len(works)} works, the first: {works[0]}"
             yield f"- {entry}: {_cell(reason)} ({where})"
         yield ""
+
+
+def _named(line: Line) -> str:
+    """A work without its family and without what is said in parentheses."""
+    return " ".join((line.derivative.partition(" (")[0], line.work.partition(f"{line.derivative} ")[2]))
+
+
+def _remembered(lines: Sequence[Line]) -> Iterator[str]:
+    """A table of works by entries: peak memory."""
+    known = [line for line in _tabled(lines) if line.peak_bytes is not None]
+    entries = list(dict.fromkeys(line.entry for line in known))
+    if not known:
+        return
+    yield "| work, MB beyond the inputs | " + " | ".join(entries) + " |"
+    yield "|---" + "|--:" * len(entries) + "|"
+    for work in dict.fromkeys(line.work for line in known):
+        row = {line.entry: line for line in known if line.work == work}
+        cells = [f"{(row[who].peak_bytes or 0) / 1e6:.1f}" if who in row else "" for who in entries]
+        yield f"| {_named(next(iter(row.values())))} | " + " | ".join(cells) + " |"
+    yield ""
 
 
 def _tabled(lines: Sequence[Line]) -> list[Line]:
@@ -159,18 +180,17 @@ def _time(line: Line, ours: float | None) -> str:
 
 
 def _detailed(lines: Sequence[Line]) -> Iterator[str]:
-    """A table of our entries: spread, rate, share of the floor, memory."""
-    yield "| work | entry | ms | quartiles | calls | as a graph | rate | of the floor | set by | memory, MB |"
-    yield "|---|---|--:|--:|--:|--:|--:|--:|---|--:|"
+    """A table of our entries: spread, rate, share of the floor."""
+    yield "| work | entry | ms | quartiles | calls | as a graph | rate | of the floor | set by |"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
     for line in _tabled(lines):
         if line.ours and line.milliseconds is not None:
             graph = "" if line.graph_milliseconds is None else f"{line.graph_milliseconds:.4g}"
             share = "" if line.floor_milliseconds is None else f"{_share(line):.0%}"
-            memory = "" if line.peak_bytes is None else f"{line.peak_bytes / 1e6:.1f}"
             cells = (
-                line.work, line.entry, f"{line.milliseconds:.4g}", f"{line.lower:.4g} to {line.upper:.4g}",
+                _named(line), line.entry, f"{line.milliseconds:.4g}", f"{line.lower:.4g} to {line.upper:.4g}",
                 str(line.count), graph or _cell(line.no_graph), _rate(line), share,
-                f"{line.floor_by}, {line.arithmetic}" if line.floor_by else "", memory,
+                f"{line.floor_by}, {line.arithmetic}" if line.floor_by else "",
             )  # fmt: skip
             yield "| " + " | ".join(cells) + " |"
     yield ""

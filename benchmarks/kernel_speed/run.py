@@ -157,7 +157,7 @@ def _time(asked: Asked, waiting: frozenset[Place]) -> None:
             append(asked.file, [line])
             print(said(line), flush=True)
             watch.release()
-            if line.missing and not _usable(asked.device):
+            if (line.missing or line.no_graph) and not _usable(asked.device):
                 sys.stdout.flush()
                 os._exit(UNUSABLE)
 
@@ -269,7 +269,7 @@ def _compile(asked: Asked, context: str) -> None:
 def _compiled(task: tuple[Asked, str, str]) -> None:
     """In a process of its own: one call. What an autotuner finds beside other processes is not kept."""
     asked, work, who = task
-    os.environ["FLA_CACHE_RESULTS"] = "0"  # read when fla is imported
+    os.environ |= {"FLA_CACHE_RESULTS": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # read when they are imported
     devices.prepare(asked.device)
     with suppress(Exception):
         row = next(row for row in rows_of(asked) if row.work == work)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .rows import Line
 
-LEAST = 2  # sizes of a scan
+LEAST = 2  # sizes of an entry that is in a scan
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Scan:
         family, derivative, dtype: of its works.
         dim: what is scanned: "N", or "T" (with M, where there is one).
         fixed: the other dims, as "D64"; B and H too where they are the same throughout.
-        entries: name -> its rows by size, those without a time left out; ours first.
+        entries: name -> its rows by size, those without a time left out; ours first. None has a single size.
         floors: size -> milliseconds, where the card's floor is known.
     """
 
@@ -57,7 +57,7 @@ def scans(lines: Iterable[Line]) -> list[Scan]:
         Scan(family, derivative, dtype, dim, fixed, _entries(group), _floors(group))
         for (family, derivative, dtype, dim, fixed), group in groups.items()
     ]
-    return [scan for scan in made if any(len(rows) >= LEAST for rows in scan.entries.values())]
+    return [scan for scan in made if scan.entries]
 
 
 def _entries(group: Sequence[Line]) -> dict[str, dict[int, Line]]:
@@ -65,7 +65,7 @@ def _entries(group: Sequence[Line]) -> dict[str, dict[int, Line]]:
     for line in sorted(group, key=lambda each: (each.ours != "yes", each.sizes[dim_of(each)])):
         if line.best is not None:
             found.setdefault(line.entry, {})[line.sizes[dim_of(line)]] = line
-    return found
+    return {entry: rows for entry, rows in found.items() if len(rows) >= LEAST}
 
 
 def _floors(group: Sequence[Line]) -> dict[int, float]:

@@ -121,16 +121,19 @@ class Cuda:
         """Set-up and warm-up happen on the captured stream, since autograd goes back on the one that it came by."""
         import torch
 
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        stream, before = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(before)
         with torch.cuda.stream(stream):
             call = factory()
             for _ in range(3):
                 call()
         stream.synchronize()
         whole = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(whole, stream=stream):
-            result = call()
+        try:
+            with torch.cuda.graph(whole, stream=stream):
+                result = call()
+        finally:
+            torch.cuda.set_stream(before)  # a capture that fails stays on its own
         torch.cuda.synchronize()
 
         def replay(kept: object = (call, result)) -> None:

@@ -322,11 +322,12 @@ def test_the_page_has_each_time_its_ratio_the_floor_and_why_some_are_missing(row
     page = tmp_path / "speed.md"
     write(rows_file, page)
     text = page.read_text()
-    assert "| toy forward bfloat16 B2 H4 N512 D64 | 0.512 | **1 / 0.8** | 2, 2.50x |" in text
+    assert "| forward bfloat16 B2 H4 N512 D64 | 0.512 | **1 / 0.8** | 2, 2.50x |" in text
     assert "NVIDIA H200" in text and "abcdef" in text and "4.8 TB/s" in text
-    assert "- peer: ImportError: no / such peer (toy forward bfloat16 B2 H4 N1024 D64)" in text
-    assert "0.5 to 1.5 | 50 | 0.8 | 640 TFLOP/s | 64% | dots, bfloat16 | 2.0 |" in text
-    assert "| 1024 | 8 | 1.02 | 2 |  | 512 TFLOP/s | 1.25 |" in text
+    assert "- peer: ImportError: no / such peer (forward bfloat16 B2 H4 N1024 D64)" in text
+    assert "0.5 to 1.5 | 50 | 0.8 | 640 TFLOP/s | 64% | dots, bfloat16 |" in text
+    assert "| work, MB beyond the inputs | ours |" in text and "| forward bfloat16 B2 H4 N512 D64 | 2.0 |" in text
+    assert "| 1024 | 8 | 1.02 | 2 | 512 TFLOP/s | 1.25 |" in text
     assert "The kernels have changed since" in text  # 0123 is the hash of nothing
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({row.count("|") for row in table.splitlines()}) == 1
@@ -339,9 +340,11 @@ def test_the_page_has_each_time_its_ratio_the_floor_and_why_some_are_missing(row
 
 def test_a_scan_is_the_works_that_differ_in_one_size(rows_file: Path) -> None:
     (scan,) = scans(read(rows_file))
-    assert (scan.dim, scan.fixed) == ("N", "D64") and {who: list(rows) for who, rows in scan.entries.items()} == {
-        "ours": [512, 1024], "peer": [512]
-    }  # fmt: skip
+    assert (scan.dim, scan.fixed) == ("N", "D64")
+    assert {who: list(rows) for who, rows in scan.entries.items()} == {"ours": [512, 1024]}
+    more = made_up(2048, "peer", 9.0)
+    (scan,) = scans([more, *read(rows_file)])
+    assert {who: list(rows) for who, rows in scan.entries.items()} == {"ours": [512, 1024], "peer": [512, 2048]}
     other = replace(made_up(2048, "ours", 1.0), dims="B=2 H=4 N=2048 D=128")
     assert len(scans([*read(rows_file), other])) == 1
 
