@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 FAMILIES := $(patsubst properties/%/definition.py,%,$(wildcard properties/*/definition.py))
 CAMPAIGNS := $(FAMILIES:%=campaign-%)
 
-.PHONY: setup check test test-all lint docs browser actionlint campaign $(CAMPAIGNS) false-alarms calibration scoreboard length shared-memory clean
+.PHONY: setup check test test-all lint docs browser actionlint campaign $(CAMPAIGNS) false-alarms calibration scoreboard length speed shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -75,6 +75,12 @@ scoreboard: setup
 # The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/background/semicrf_length.md. Minutes.
 length: setup
 	$(BIN)/python benchmarks/length.py
+
+# Times of the shipped kernels and of their peers on this machine's GPU, and docs/background/speed.md; ARGS="lse" for one
+# family, ARGS="--only backward --no-scans" for less.
+speed: setup
+	$(BIN)/python benchmarks/kernels.py $(ARGS)
+	$(BIN)/python benchmarks/kernels.py --write-page
 
 # How much shared memory each shipped compilation uses on each architecture; compiles all of them, without a GPU.
 shared-memory: setup

@@ -1,8 +1,8 @@
 """Tuning: the fastest blocks of every pass of a kernel on this GPU, for the shipped table of its family.
 
-    python benchmarks/tuning.py sdpa --workers 14 --file timings.csv      (measures; one row for each candidate)
-    python benchmarks/tuning.py sdpa --file timings.csv --write           (writes the table of its family from the rows)
-    python benchmarks/tuning.py sdpa --file timings.csv --write --compile 80   (for GPUs that are not here too)
+    python -m benchmarks.tuning lse --workers 14 --file timings.csv       (measures; one row for each candidate)
+    python -m benchmarks.tuning lse --file timings.csv --write            (writes the table of its family from the rows)
+    python -m benchmarks.tuning lse --file timings.csv --write --compile 80   (for GPUs that are not here too)
 
 Each candidate is compiled in a process of its own first, many at a time. A pass is launched alone, on inputs of its
 work; a time is the median of repeated launches. A row of the table is the fastest candidate for each pass. For a GPU
@@ -21,27 +21,21 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import NamedTuple
 
 import torch
 import triton
 from gradoracle.kernels.blocks import Blocks
-from gradoracle.kernels.sdpa import gradients, hessian, launch, moments, output, tangents, tuned
-from gradoracle.kernels.sdpa.compilations import compilation
-from gradoracle.kernels.sdpa.guardrails import check
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from benchmarks.passes import PASSES, Launches, Passes
+
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "kernels" / "sdpa" / "tuned.py"
-MODULES = (output, moments, gradients, tangents, hessian)
-FIRST = ("forward", "z", "r", "z'")
-OVER_KEYS = ("dk, dv", "hk, hv")
 HALF_QUERY = (
     "128x128/8/2", "128x64/8/2", "128x64/8/3", "128x64/4/2", "64x64/4/2", "64x64/4/3", "64x128/4/2", "64x32/4/2",
     "64x32/4/3", "128x32/8/2", "128x32/4/3", "32x32/8/1",
@@ -79,8 +73,9 @@ Best = dict[tuple[str, str, int], dict[str, str]]  # (capability, dots, width) -
 
 
 class Candidate(NamedTuple):
-    """Blocks for one pass of one kind of dots and width."""
+    """Blocks for one pass of a family, one kind of dots and width."""
 
+    family: str
     dots: str
     width: int
     part: str
@@ -94,57 +89,33 @@ def parsed(text: str) -> Blocks:
     return Blocks(int(query), int(key), int(warps), int(stages))
 
 
-def candidates(dots: str, width: int) -> Iterator[Candidate]:
+def candidates(passes: Passes, dots: str, width: int) -> Iterator[Candidate]:
     """What is tried of each pass."""
     of_queries, of_keys = CANDIDATES[dots]
-    for part in tuned.PARTS:
-        for blocks in of_keys if part in OVER_KEYS else of_queries:
-            yield Candidate(dots, width, part, blocks)
+    for part in passes.parts:
+        for blocks in of_keys if part in passes.over_keys else of_queries:
+            yield Candidate(passes.family, dots, width, part, blocks)
 
 
-def launches(dots: str, width: int, small: bool) -> dict[str, Callable[[Blocks], None]]:
-    """For each pass how it is launched with some blocks, on random inputs; ``small``: of little work, to compile it."""
+def launches(passes: Passes, dots: str, width: int, small: bool) -> Launches:
+    """For each pass how it is launched with some blocks; ``small``: of little work, to compile it."""
     dtype, precision, batch, heads, rows = WORK[dots]
-    if small:
-        batch, heads, rows = 1, 1, 256
-    torch.manual_seed(0)
-    q, k, v, g, *tq = (torch.randn(batch, heads, rows, width, dtype=dtype, device="cuda") for _ in range(7))
-    problem = check(q, k, v, scale=None, causal=False, precision=precision, blocks=None)
-    found: dict[str, Callable[[Blocks], None]] = {}
-
-    def record(kernel: Any, of: Any, **asked: Any) -> None:
-        def run(blocks: Blocks) -> None:
-            launch.launch(kernel, of._replace(blocks=blocks), **asked)
-
-        found[asked["part"]] = run
-
-    patches = [patch.object(module, "launch", record) for module in MODULES]
-    for each in patches:
-        each.start()
-    try:
-        _, m, l = output.run(problem, q, k, v)
-        m.normal_()
-        l.fill_(float(rows))
-        gradients.run(problem, (q, k, v), g, m, l, (True, True, True))
-        tangents.run(problem, (q, k, v), (tq[0], tq[1], tq[2]), m, l, centred=True, primal=False)
-        hessian.run(problem, (q, k, v), g, (tq[0], tq[1], tq[2]), m, l, (True, True, True))
-    finally:
-        for each in patches:
-            each.stop()
-    return found
+    return passes.launches(dtype, precision, *((1, 1, 256) if small else (batch, heads, rows)), width)
 
 
 def compiled(candidate: Candidate) -> tuple[Candidate, str]:
     """Compile a candidate into Triton's cache: why it cannot be launched, or nothing."""
+    passes = PASSES[candidate.family]
     try:
-        launches(candidate.dots, candidate.width, True)[candidate.part](parsed(candidate.blocks))
+        with passes.as_chosen():
+            launches(passes, candidate.dots, candidate.width, True)[candidate.part](parsed(candidate.blocks))
         torch.cuda.synchronize()
     except Exception as error:
         return candidate, f"{type(error).__name__}: {' '.join(str(error).split())[-160:]}"
     return candidate, ""
 
 
-def measure(dots: list[str], widths: list[int], workers: int, file: Path) -> None:
+def measure(passes: Passes, parts: list[str], dots: list[str], widths: list[int], workers: int, file: Path) -> None:
     card = torch.cuda.get_device_name()
     capability = "{}.{}".format(*torch.cuda.get_device_capability())
     version = importlib.metadata.version("triton")
@@ -154,26 +125,29 @@ def measure(dots: list[str], widths: list[int], workers: int, file: Path) -> Non
 
         def row(candidate: Candidate, milliseconds: str, reason: str) -> None:
             facts = {"card": card, "capability": capability, "triton": version}
-            rows.writerow(facts | candidate._asdict() | {"milliseconds": milliseconds, "reason": reason})
+            own = {name: value for name, value in candidate._asdict().items() if name in COLUMNS}
+            rows.writerow(facts | own | {"milliseconds": milliseconds, "reason": reason})
             stream.flush()
 
         with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
             for kind, width in itertools.product(dots, widths):
                 ready = []
-                for each in as_completed([pool.submit(compiled, c) for c in candidates(kind, width)]):
+                tried = [each for each in candidates(passes, kind, width) if each.part in parts or not parts]
+                for each in as_completed([pool.submit(compiled, candidate) for candidate in tried]):
                     candidate, reason = each.result()
                     if reason:
                         row(candidate, "", reason)
                     else:
                         ready.append(candidate)
                 print(f"{kind} {width}: {len(ready)} candidates compiled", flush=True)
-                run = launches(kind, width, False)
-                for part in FIRST:  # so that no pass that is timed reads memory that nothing wrote
-                    run[part](parsed(IEEE[-1]))
-                for candidate in ready:
-                    work = partial(run[candidate.part], parsed(candidate.blocks))
-                    time = triton.testing.do_bench(work, warmup=5, rep=40, return_mode="median")
-                    row(candidate, f"{time:.4f}", "")
+                run = launches(passes, kind, width, False)
+                with passes.as_chosen():
+                    for part in passes.first:  # so that no pass that is timed reads memory that nothing wrote
+                        run[part](parsed(IEEE[-1]))
+                    for candidate in ready:
+                        work = partial(run[candidate.part], parsed(candidate.blocks))
+                        time = triton.testing.do_bench(work, warmup=5, rep=40, return_mode="median")
+                        row(candidate, f"{time:.4f}", "")
 
 
 def by_time(file: Path) -> dict[tuple[str, str, int], dict[str, list[str]]]:
@@ -187,7 +161,7 @@ def by_time(file: Path) -> dict[tuple[str, str, int], dict[str, list[str]]]:
     return found
 
 
-def offline(capability: int, found: dict[tuple[str, str, int], dict[str, list[str]]]) -> Best:
+def offline(passes: Passes, capability: int, found: dict[tuple[str, str, int], dict[str, list[str]]]) -> Best:
     """For a GPU that is not here, blocks that compile for it as well as for the measured one, which ranks them."""
     best: Best = {}
     for (measured, dots, width), parts in found.items():
@@ -196,7 +170,7 @@ def offline(capability: int, found: dict[tuple[str, str, int], dict[str, list[st
             tried: list[tuple[int, str]] = []
             small = [b for b in every if parsed(b).query * parsed(b).key <= LARGEST_SPLIT]
             for blocks in [*(small if dots == "split" else every), *SMALLEST]:
-                candidate = Candidate(dots, width, part, blocks)
+                candidate = Candidate(passes.family, dots, width, part, blocks)
                 memory, spilled = compiled_for(capability, candidate)
                 if memory > FITTING[capability]:
                     continue
@@ -213,7 +187,7 @@ def offline(capability: int, found: dict[tuple[str, str, int], dict[str, list[st
 def compiled_for(capability: int, candidate: Candidate) -> tuple[int, int]:
     """The bytes of shared memory and of spilled registers of a pass that is compiled for a GPU."""
     dtype, precision, *_ = WORK[candidate.dots]
-    _, function, signature, constants, options = compilation(
+    _, function, signature, constants, options = PASSES[candidate.family].compilation(
         candidate.part, str(dtype)[6:], candidate.width, precision=precision, blocks=parsed(candidate.blocks)
     )
     source = ASTSource(fn=function, constexprs=constants, signature=signature)
@@ -229,51 +203,54 @@ def compiled_for(capability: int, candidate: Candidate) -> tuple[int, int]:
     return made.metadata.shared, int(re.findall(r"STACK:(\d+)", said)[0])
 
 
-def table(found: Best) -> str:
-    """The module of the table: the rows it has, those of a capability and kind of dots that were measured replaced."""
-    rows: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = dict(tuned.TUNED)
+def table(passes: Passes, found: Best) -> str:
+    """The rows of the table: those that it has, those of a capability and kind of dots that were measured replaced."""
+    rows = dict(passes.table)
     for (capability, dots, width), parts in found.items():
         major, minor = map(int, capability.split("."))
         before = rows.get(((major, minor), dots, width)) or rows[(9, 0), dots, width]
         rows[(major, minor), dots, width] = tuple(
-            parsed(parts[part]) if part in parts else own for part, own in zip(tuned.PARTS, before, strict=True)
+            parsed(parts[part]) if part in parts else own for part, own in zip(passes.parts, before, strict=True)
         )
-    for capability, (dots, width) in itertools.product({key[0] for key in rows}, {key[1:] for key in rows}):
-        rows.setdefault((capability, dots, width), rows[(9, 0), dots, width])
-    text = TABLE.read_text(encoding="utf-8")
-    known = tuple(sorted({capability for capability, _, _ in rows}))
-    lines = [text.partition("CAPABILITIES = ")[0] + f"CAPABILITIES = {known}\n"]
-    lines += ["TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {"]
+    lines = []
     for key, every in sorted(rows.items()):
         lines.append(f"    {key}: (".replace("'", '"'))
         lines += [
             f"        Blocks({', '.join(map(str, blocks))}),  # {part}"
-            for part, blocks in zip(tuned.PARTS, every, strict=True)
+            for part, blocks in zip(passes.parts, every, strict=True)
         ]
         lines.append("    ),")
     return "\n".join([*lines, "}"]) + "\n"
 
 
+def write(passes: Passes, found: Best) -> None:
+    file = ROOT / "kernels" / passes.family / "tuned.py"
+    head, opening, _ = file.read_text(encoding="utf-8").partition("] = {\n")
+    file.write_text(head + opening + table(passes, found), encoding="utf-8")
+
+
 def main(words: list[str]) -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("family", choices=("sdpa",))
+    options.add_argument("family", choices=sorted(PASSES))
     options.add_argument("--dots", nargs="+", default=list(CANDIDATES), choices=list(CANDIDATES))
     options.add_argument("--widths", nargs="+", type=int, default=[64, 128])
+    options.add_argument("--parts", nargs="+", default=[], help="passes to measure; all by default")
     options.add_argument("--workers", type=int, default=4, help="compilations at a time")
     options.add_argument("--file", type=Path, required=True)
     options.add_argument("--write", action="store_true", help="write the table from the rows that are there")
     options.add_argument("--compile", nargs="+", type=int, default=[], choices=list(FITTING), help="for these too")
     given = options.parse_args(words)
+    passes = PASSES[given.family]
     if not given.write:
-        measure(given.dots, given.widths, given.workers, given.file)
+        measure(passes, given.parts, given.dots, given.widths, given.workers, given.file)
     timed = by_time(given.file)
     best: Best = {key: {part: every[0] for part, every in parts.items()} for key, parts in timed.items()}
     for key, parts in best.items():
-        print(*key, *(f"{part}: {parts.get(part)}" for part in tuned.PARTS))
+        print(*key, *(f"{part}: {parts.get(part)}" for part in passes.parts))
     for capability in given.compile:
-        best |= offline(capability, timed)
+        best |= offline(passes, capability, timed)
     if given.write:
-        TABLE.write_text(table(best), encoding="utf-8")
+        write(passes, best)
 
 
 if __name__ == "__main__":

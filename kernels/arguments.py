@@ -11,6 +11,7 @@ from .blocks import Blocks, interpreted
 from .faithfulness import interprets_bfloat16
 
 LARGEST_ROWS = 2**30
+PRECISIONS = ("ieee", "bf16x6", "tf32")  # of the dots of float32
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 4096
 WARPS = (1, 2, 4, 8, 16)
 MOST_STAGES = 8

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
+import torch
 import triton
 from triton.runtime.interpreter import InterpretedFunction
 
@@ -21,6 +23,8 @@ class Blocks(NamedTuple):
     num_stages: int = 2
 
 
+LARGEST_QUERIES = 128
+"""Rows of q in a tile of any automatic choice on a GPU."""
 INTERPRETED_TILE = 1 << 17
 """Elements of a score tile in the interpreter, where an operation costs about 0.05 ms however small its tile is."""
 
@@ -41,3 +45,28 @@ def interpreted_blocks(queries: int, keys: int) -> Blocks:
     shorter = min(256, rows, columns)
     longer = min(INTERPRETED_TILE // shorter, max(rows, columns))
     return Blocks(longer, shorter) if rows > columns else Blocks(shorter, longer)
+
+
+@functools.cache
+def capability_of(device: torch.device) -> tuple[int, int]:
+    """Return the capability of a CUDA device, such as (9, 0); of any other device (9, 0)."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+
+
+def tuned_for(capability: tuple[int, int]) -> tuple[int, int]:
+    """Return whose row of a table of blocks serves a capability: on sm_9x that of sm_90, on any other that of sm_80.
+
+    Only sm_90's rows are timed. The passes of sm_80's need at most 99 KiB of shared memory and little tensor memory.
+    """
+    return (9, 0) if capability[0] == 9 else (8, 0)
+
+
+def dots_of(dtype: torch.dtype, precision: str) -> str:
+    """Return the kind of dots by which blocks are tabled: "16 bit", "ieee", or "split" for float32 on tensor cores."""
+    return "16 bit" if dtype != torch.float32 else "ieee" if precision == "ieee" else "split"
+
+
+def padded_rows(queries: int, keys: int, forced: Blocks | None) -> int:
+    """Return T rounded up to whole tiles of queries, whichever pass reads them; `forced` are its blocks, if any."""
+    blocks = forced or (interpreted_blocks(queries, keys) if interpreted() else Blocks(LARGEST_QUERIES, 16))
+    return triton.cdiv(queries, blocks.query) * blocks.query

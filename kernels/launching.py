@@ -1,13 +1,27 @@
-"""Launching a kernel on the device of its tensors, with an error that names blocks that do not fit the GPU."""
+"""Launching a kernel: the device of its tensors, an error that names blocks that do not fit it, units of scores."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from triton.runtime.errors import OutOfResources
+
+LOG2E = 1.4426950408889634
+EXACT_SCALES = 2.0**-24, 1.0  # powers of two between which a score's units cost no range: |q k| is finite where |S| is
+
+
+def score_units(scale: float) -> tuple[bool, float]:
+    """Return whether scores may stay dots of q and k, which `scale` changes no rounding of, and what exp2 takes.
+
+    exp(S - m) is exp2((score - shift) rate) of `tiles.in_units` and `tiles.row_factors`. Where scores are products,
+    score - shift must not be one fused operation, which would not be 0 where S is m.
+    """
+    exact = math.frexp(scale)[0] == 0.5 and EXACT_SCALES[0] <= scale <= EXACT_SCALES[1]
+    return exact, scale * LOG2E if exact else LOG2E
 
 
 @contextlib.contextmanager

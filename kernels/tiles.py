@@ -7,6 +7,18 @@ import triton.language as tl
 
 
 @triton.jit
+def program_rows(count, heads, BLOCK: tl.constexpr):
+    """Return what this program computes: plane (batch * heads + head), batch, head, number of the tile, its rows.
+
+    There is a program for each tile of BLOCK of `count` rows (T queries or M keys) of each plane.
+    """
+    tiles = tl.cdiv(count, BLOCK)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, head = index // heads, index % heads
+    return index, batch, head, tile, tile * BLOCK + tl.arange(0, BLOCK)
+
+
+@triton.jit
 def plane(tensor, batch, head, batch_stride, head_stride, ALIGNED: tl.constexpr):
     """Return the pointer to element [batch, head, 0, 0]; 64-bit, since a tensor may span more than 2^31 elements.
 
@@ -60,6 +72,45 @@ def columns_within(columns, count, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def load_tile(
+    tensor, batch, head, rows, columns, there, batch_stride, head_stride, row_stride, column_stride,
+    ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Load the tile [rows, columns] of plane [batch, head] of a tensor; 0 where `there` is false."""
+    start = plane(tensor, batch, head, batch_stride, head_stride, ALIGNED)
+    return tl.load(start + offsets(rows, columns, row_stride, column_stride, ALIGNED), mask=there, other=0.0)
+
+
+@triton.jit
+def walk(
+    tensor, batch, head, rows, columns, batch_stride, head_stride, row_stride, column_stride, ALIGNED: tl.constexpr
+):  # fmt: skip
+    """Return what `load_step` loads the tiles of plane [batch, head] from, one after the other down the rows.
+
+    That is the pointer to the plane, the offsets [rows, columns] of its first tile, and the row stride in 64 bits.
+    """
+    start = plane(tensor, batch, head, batch_stride, head_stride, ALIGNED)
+    return start, offsets(rows, columns, row_stride, column_stride, ALIGNED), row_stride.to(tl.int64)
+
+
+@triton.jit
+def load_step(walked, row, there, ALIGNED: tl.constexpr):
+    """Load the tile that starts at `row` of what `walk` returned; 0 where `there` is false."""
+    start, tile, step = walked
+    return tl.load(below(start, row, step, ALIGNED) + tile, mask=there, other=0.0)
+
+
+@triton.jit
+def store_tile(tensor, index, count, width, rows, columns, tile, there, ALIGNED: tl.constexpr):
+    """Store a tile [rows, columns], where `there`, in plane `index` of a contiguous tensor [B, H, count, width].
+
+    It is rounded to the dtype of the tensor.
+    """
+    places = output_plane(tensor, index, count, width, ALIGNED) + offsets(rows, columns, width, 1, ALIGNED)
+    tl.store(places, tile.to(tensor.dtype.element_ty), mask=there)
+
+
+@triton.jit
 def visible_keys(rows, T, M, causal_offset):
     """Return for each query row [rows] how many keys it sees, <= 0 for none: keys 0 to that number, exclusive.
 
@@ -88,12 +139,88 @@ def reciprocal(denominator, where_true):
 
 
 @triton.jit
-def probabilities(scores, visible, row_max, inverse_sum):
-    """Return P = exp(S - m) / l [queries, keys], exactly 0 where a query does not see the key.
+def bfloat16_parts(values):
+    """Return three bfloat16 numbers whose sum float32 `values` are, each the nearest to what those before it leave.
 
-    The natural exponential of the difference: folding log2(e) into S would round |S| where this rounds |S - m|.
+    The nearest is found by two differences with 65537 times the value (Veltkamp; compiled without fused operations):
+    of conversions that are used as float32 again, a GPU makes 16 a cycle. |values| is at most 2^111.
     """
-    return tl.exp(tl.where(visible, scores, float("-inf")) - row_max[:, None]) * inverse_sum[:, None]
+    scaled = values * 65537.0
+    first = scaled - (scaled - values)
+    rest = values - first
+    scaled = rest * 65537.0
+    second = scaled - (scaled - rest)
+    return first.to(tl.bfloat16), second.to(tl.bfloat16), (rest - second).to(tl.bfloat16)
+
+
+@triton.jit
+def dot(left, right, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr, acc=None):
+    """Return left @ right, added to `acc` if there is one, in ACCUMULATE.
+
+    PRECISION is of float32: "ieee", "tf32", or "bf16x6", the six largest products of bfloat16 parts, the smallest first
+    into a sum of their own.
+    """
+    if PRECISION == "bf16x6":
+        a, b, c = bfloat16_parts(left)
+        d, e, f = bfloat16_parts(right)
+        total = tl.dot(b, e)
+        total = tl.dot(c, d, acc=total)
+        total = tl.dot(a, f, acc=total)
+        total = tl.dot(b, d, acc=total)
+        total = tl.dot(a, e, acc=total)
+        total = tl.dot(a, d, acc=total)
+        return total if acc is None else acc + total
+    elif acc is None:
+        return tl.dot(left, right, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    else:
+        return tl.dot(left, right, acc=acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
+
+
+@triton.jit
+def in_units(products, scale, EXACT: tl.constexpr):
+    """Return scores from dots q k: S = scale q k, or with EXACT, which promises a power of two, the dots themselves.
+
+    A power of two changes no rounding: there S is one multiplication less a score, in other units, and `rate` has it.
+    """
+    if EXACT:
+        return products
+    else:
+        return products * scale
+
+
+@triton.jit
+def row_factors(m_pointers, l_pointers, existing, scale, EXACT: tl.constexpr):
+    """Return m [rows], in the units of scores, and 1 / l [rows]: P = exp2((score - m) rate) / l.
+
+    Both are 0 where a row sees no key (m = -inf, l = 0) or does not exist.
+    """
+    row_max, inverse_sum = statistics(m_pointers, l_pointers, existing)
+    if EXACT:  # a power of two has an exact reciprocal, which plain `/` may miss on a GPU
+        one = tl.full(row_max.shape, 1.0, row_max.dtype)
+        row_max = row_max * reciprocal(one * scale, one > 0)
+    return row_max, inverse_sum
+
+
+@triton.jit
+def padded_places(index, padded, rows):
+    """Return the offsets [rows] of rows of plane `index` in a tensor [B, H, padded] of `blocks.padded_rows`."""
+    return index.to(tl.int64) * padded + rows
+
+
+@triton.jit
+def load_factors(shift, inverse, index, padded, rows):
+    """Load m and 1 / l, or what stands for it, [rows] of plane `index`, as `row_factors` made them.
+
+    Both are [B, H, padded], zeros past the last row: a mask of these loads costs a tenth of a pass over keys.
+    """
+    places = padded_places(index, padded, rows)
+    return tl.load(shift + places), tl.load(inverse + places)
+
+
+@triton.jit
+def whole_tiles(seen, existing, M, BLOCK_KEY: tl.constexpr):
+    """Return the end of the tiles of keys that every existing row [rows] sees whole, a multiple of BLOCK_KEY."""
+    return tl.maximum(tl.min(tl.where(existing, seen, M), axis=0), 0) // BLOCK_KEY * BLOCK_KEY
 
 
 @triton.jit
@@ -103,3 +230,14 @@ def first_query(first_key, causal_offset, BLOCK_QUERY: tl.constexpr):
     Row i sees it iff first_key < i + causal_offset.
     """
     return tl.maximum(first_key - causal_offset + 1, 0) // BLOCK_QUERY * BLOCK_QUERY
+
+
+@triton.jit
+def whole_queries(keys, M, causal_offset, BLOCK_QUERY: tl.constexpr):
+    """Return where the rows begin that see some of a tile's keys [keys], and those that see all, in tiles BLOCK_QUERY.
+
+    Row i sees key j iff j < i + causal_offset. Keys past M count for none: what is computed for them is not stored.
+    """
+    first = first_query(tl.min(keys, axis=0), causal_offset, BLOCK_QUERY)
+    last = tl.minimum(tl.max(keys, axis=0), M - 1)
+    return first, tl.cdiv(tl.maximum(last - causal_offset + 1, 0), BLOCK_QUERY) * BLOCK_QUERY

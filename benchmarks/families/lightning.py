@@ -16,14 +16,23 @@ from . import works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
-OURS, FLA, EAGER = "gradoracle", "flash-linear-attention", "torch eager, quadratic"
+OURS, EAGER, COMPILED = "gradoracle", "torch eager, quadratic", "torch.compile, quadratic"
+FLA, FUSED = "fla chunk", "fla fused_chunk"
+TOKENS = 65_536  # B N of a scan
 
 
-def _fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """o of `chunk_linear_attn`; all [B, N, H, .], the layout that it expects."""
+def _chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """o of flash-linear-attention's `chunk_linear_attn`; all [B, N, H, .], the layout that it expects."""
     from fla.ops.linear_attn import chunk_linear_attn
 
     return chunk_linear_attn(q, k, v, normalize=False, scale=1)[0]  # type: ignore[no-any-return]
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same of its `fused_chunk_linear_attn`."""
+    from fla.ops.linear_attn import fused_chunk_linear_attn
+
+    return fused_chunk_linear_attn(q, k, v, normalize=False, scale=1)[0]  # type: ignore[no-any-return]
 
 
 def _quadratic(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -38,30 +47,69 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
         yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "N": 513, "D": 64, "Dv": 64})
         return
     for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float16, 64), (torch.float32, 64)):
-        yield from _timed(dtype, 4, 16, 8192, width)
-    yield from _timed(torch.bfloat16, 1, 4, 131_072, 64, quadratic=False)
+        yield from timed(dtype, 4, 16, 8192, width)
+    yield from timed(torch.bfloat16, 1, 4, 131_072, 64)
 
 
-def _timed(dtype: torch.dtype, B: int, H: int, N: int, D: int, quadratic: bool = True) -> Iterator[Row]:
-    generator = torch.Generator("cuda").manual_seed(0)
-    q, k, v, g, tq, tk, tv = (torch.randn(B, H, N, D, device="cuda", generator=generator).to(dtype) for _ in range(7))
-    label = f"{str(dtype)[6:]} B{B} H{H} N{N} D{D} Dv{D}"
+def scans() -> Iterator[works.KernelRow]:
+    """Forward and backward over N, B N fixed, 16 heads; the quadratic peers compiled at some N only."""
+    for N in works.SCANNED:
+        without = () if N in works.COMPILED_AT else (COMPILED,)
+        found = timed(torch.bfloat16, TOKENS // N, 16, N, 64, without=without)
+        yield from (row for row in found if row.derivative in ("forward", "backward"))
 
-    inputs, tangents = (q, k, v), (tq, tk, tv)
-    *others, cotangent = (x.transpose(1, 2).contiguous() for x in (*inputs, g))  # [B N H .]
-    peer = {
-        "forward": partial(works.forward, _fla, others),
-        "backward": partial(works.backward, _fla, others, cotangent),
+
+def timed(
+    dtype: torch.dtype, B: int, H: int, N: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
+) -> Iterator[works.KernelRow]:
+    """Every derivative of q, k, v [B H N D].
+
+    Operations are those of the recursion, position by position, each of 2 D Dv: in forward an update of the state and a
+    product with it; in backward two updates and three products; for the JVP, with o, three of each; for the HVP four
+    updates and five products.
+    """
+    shape, transposed = (B, H, N, D), (B, N, H, D)
+    inputs, others = (works.normal([each] * 3, dtype, device) for each in (shape, transposed))
+    g, cotangent = (works.normal([each], dtype, device, seed=1) for each in (shape, transposed))
+    tangents = works.normal([shape] * 3, dtype, device, seed=2)
+    product, scores = 2.0 * B * H * N * D * D, 1.0 * B * H * N * N
+    tensor = 1.0 * B * H * N * D * dtype.itemsize
+
+    layout: dict[str, Callable[[works.Function], Work]] = {
+        "forward": partial(works.forward, inputs=others),
+        "backward": partial(works.backward, inputs=others, g=cotangent),
     }
-    for what, how in (
-        ("forward", partial(works.forward, inputs=inputs)),
-        ("backward", partial(works.backward, inputs=inputs, g=g)),
-        ("JVP", partial(works.jvp, inputs=inputs, tangents=tangents)),
-        (works.HVP, partial(works.hvp, inputs=inputs, g=g, tangents=tangents)),
+    for derivative, how, whole, products, tensors in (
+        ("forward", partial(works.forward, inputs=inputs), None, 2, 4),
+        ("backward", partial(works.backward, inputs=inputs, g=g), None, 5, 7),
+        (
+            "JVP",
+            partial(works.jvp, inputs=inputs, tangents=tangents),
+            works.compiled_jvp(_quadratic, inputs, tangents),
+            6,
+            8,
+        ),
+        (
+            works.HVP,
+            partial(works.hvp, inputs=inputs, g=g, tangents=tangents),
+            works.compiled_hvp(_quadratic, inputs, g, tangents),
+            9,
+            10,
+        ),
     ):
-        entries: dict[str, Callable[[], Work]] = {OURS: partial(how, kernels.lightning)}
-        if what in peer:
-            entries[FLA] = peer[what]
-        if quadratic:
-            entries[EAGER] = partial(how, _quadratic)
-        yield Row(f"lightning {what} {label}", entries)
+        entries: dict[str, works.Factory] = {OURS: partial(how, kernels.lightning)}
+        if derivative in layout:
+            entries[FLA] = partial(layout[derivative], _chunk)
+            entries[FUSED] = partial(layout[derivative], _fused)
+        entries[EAGER] = works.unless_large(partial(how, _quadratic), scores)
+        entries[COMPILED] = works.unless_large(whole or partial(how, works.compiled(_quadratic)), scores)
+        yield works.row(
+            "lightning",
+            derivative,
+            dtype,
+            {"B": B, "H": H, "N": N, "D": D, "Dv": D},
+            {who: factory for who, factory in entries.items() if who not in without},
+            operations=products * product,
+            moved=tensors * tensor,
+            ready=(EAGER,),
+        )

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 from gradoracle.kernels import lse as kernels
 from gradoracle.properties.lse import FAMILY, KERNELS
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
-from gradoracle.execution.bench import Row, Work
+from gradoracle.execution.bench import Row
 
 from . import works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
-OURS, EAGER, COMPILED = "gradoracle", "torch eager", "torch.compile"
+OURS, EAGER, COMPILED, FLEX = "gradoracle", "torch eager", "torch.compile", "flex_attention, values of width 16"
+SPLIT = f"{OURS} {works.ON_TENSOR_CORES}"
+TOKENS = 131_072  # B H T of a scan
 
 
 def _eager(q: Tensor, k: Tensor) -> Tensor:
     """L [B, H, T] of q [B, H, T, D] and k [B, H, M, D] by operators that store every score, in float32."""
     return torch.logsumexp((q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5, -1)
+
+
+def _flex(q: Tensor, k: Tensor) -> Tensor:
+    """L [B, H, T] as what flex_attention returns beside o, whose values it does not do without."""
+    return flex_attention(q, k, k[..., :16].detach(), return_lse=True)[1]  # type: ignore[no-any-return]
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
@@ -36,23 +45,70 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
         (torch.float32, 2048),
         (torch.bfloat16, 8192),
     ):
-        yield from _timed(dtype, 4, 16, queries, 64)
+        yield from timed(dtype, 4, 16, queries, 64)
 
 
-def _timed(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator[Row]:
-    generator = torch.Generator("cuda").manual_seed(0)
-    q, k, tq, tk = (torch.randn(B, H, T, D, device="cuda", generator=generator).to(dtype) for _ in range(4))
-    g = torch.randn(B, H, T, device="cuda", generator=generator)
-    label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
+def scans() -> Iterator[works.KernelRow]:
+    """Forward and backward over T, B H T fixed: 16 heads, fewer where one batch member has more tokens than that."""
+    for T in works.SCANNED:
+        heads = min(16, TOKENS // T)
+        others = () if T in works.COMPILED_AT else (COMPILED, FLEX)
+        found = timed(torch.bfloat16, TOKENS // T // heads, heads, T, 64, without=others)
+        yield from (row for row in found if row.derivative in ("forward", "backward"))
 
-    inputs, tangents = (q, k), (tq, tk)
-    for what, how, compiles in (
-        ("forward", partial(works.forward, inputs=inputs), True),
-        ("backward", partial(works.backward, inputs=inputs, g=g), True),
-        ("JVP", partial(works.jvp, inputs=inputs, tangents=tangents), False),
-        (works.HVP, partial(works.hvp, inputs=inputs, g=g, tangents=tangents), False),
+
+def precise() -> dict[str, dict[str, str]]:
+    """Our entries of float32 and their options: a precision of dots each, where the kernel can choose."""
+    if "precision" not in inspect.signature(kernels.lse).parameters:
+        return {OURS: {}}
+    return {OURS: {"precision": "ieee"}, SPLIT: {"precision": works.ON_TENSOR_CORES}}
+
+
+def timed(
+    dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
+) -> Iterator[works.KernelRow]:
+    """Every derivative of q, k [B H T D]; dots: S of forward, S, dQ and dK of backward, the two of S' in the others."""
+    inputs = works.normal([(B, H, T, D)] * 2, dtype, device)
+    tangents = works.normal([(B, H, T, D)] * 2, dtype, device, seed=2)
+    g = works.normal([(B, H, T)], torch.float32, device, seed=1)
+    dot, scores = 2.0 * B * H * T * T * D, 1.0 * B * H * T * T
+    tensor, line = 1.0 * B * H * T * D * dtype.itemsize, 4.0 * B * H * T
+    ours = precise() if dtype == torch.float32 else {OURS: {}}
+
+    for derivative, how, whole, dots, moved in (
+        ("forward", partial(works.forward, inputs=inputs), None, 1, 2 * tensor + line),
+        ("backward", partial(works.backward, inputs=inputs, g=g), None, 3, 4 * tensor + line),
+        (
+            "JVP",
+            partial(works.jvp, inputs=inputs, tangents=tangents),
+            works.compiled_jvp(_eager, inputs, tangents),
+            3,
+            4 * tensor + 2 * line,
+        ),
+        (
+            works.HVP,
+            partial(works.hvp, inputs=inputs, g=g, tangents=tangents),
+            works.compiled_hvp(_eager, inputs, g, tangents),
+            7,
+            6 * tensor + line,
+        ),
     ):
-        entries: dict[str, Callable[[], Work]] = {OURS: partial(how, kernels.lse), EAGER: partial(how, _eager)}
-        if compiles:
-            entries[COMPILED] = lambda how=how: how(torch.compile(_eager))  # type: ignore[misc]
-        yield Row(f"lse {what} {label}", entries)
+        entries: dict[str, works.Factory] = {
+            who: partial(how, partial(kernels.lse, **options)) for who, options in ours.items()
+        }
+        entries[EAGER] = works.unless_large(partial(how, _eager), scores)
+        entries[COMPILED] = works.unless_large(whole or partial(how, works.compiled(_eager)), scores)
+        if whole is None:
+            entries[FLEX] = partial(how, works.compiled(_flex))
+        yield works.row(
+            "lse",
+            derivative,
+            dtype,
+            {"B": B, "H": H, "T": T, "M": T, "D": D},
+            {who: factory for who, factory in entries.items() if who not in without},
+            operations=dots * dot,
+            moved=moved,
+            arithmetic={SPLIT: works.ON_TENSOR_CORES},
+            ready=(EAGER,),
+            ours=tuple(ours),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 
 import torch
 from gradoracle.kernels import semicrf as kernels
@@ -18,6 +18,10 @@ from . import works
 from .record import recorded_vjp
 
 OURS, LOOP = "gradoracle", "torch eager, position by position"
+RECURSION, PACKAGE = "torch-semimarkov's recursion", "flash-semicrf"
+LENGTHS = (1024, 4096, 16_384, 65_536, 262_144, 1_048_576)  # T of a scan
+LONGEST_LOOP = 1000  # T
+LONGEST_STEPS = 820_000  # positions times durations that a peer takes one after the other
 READ, CERTIFIED = (1, 131_072, 8, 4), (1, 100_000, 3, 2)
 """B, T, K and C of the problems for the float64 recursion and for balls."""
 RECORDED = {"B": 2, "T": 513, "K": 8, "C": 4}
@@ -45,39 +49,98 @@ def _loop(cum: Tensor, transition: Tensor, bias: Tensor, lengths: Tensor) -> Ten
     return torch.logsumexp(alphas[-1], 1)
 
 
+def _package(cum: Tensor, transition: Tensor, bias: Tensor, lengths: Tensor) -> Tensor:
+    """log Z by the package that torch-semimarkov is named today."""
+    from flash_semicrf.streaming import semi_crf_streaming_forward
+
+    return semi_crf_streaming_forward(  # type: ignore[no-any-return]
+        cum, transition, bias, lengths, len(bias), use_triton=True
+    )
+
+
+def _recursion(cum: Tensor, transition: Tensor, bias: Tensor, lengths: Tensor) -> Tensor:
+    from . import semimarkov
+
+    return semimarkov.log_z(cum, transition, bias)
+
+
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
     """On CUDA the rows of the kernels; on the CPU those of the oracles and of the record of accesses."""
     if device != "cuda":
         yield from _oracles()
         yield recorded_vjp(FAMILY, KERNELS[0], RECORDED, ["transition"])
         return
-    for B, T, K, C, loop in (
-        (1, 100_000, 8, 4, False),
-        (4, 10_000, 32, 24, False),
-        (4, 1_000, 32, 24, True),
-        (1, 1_048_576, 3, 2, False),
-    ):
-        yield from _timed(B, T, K, C, loop)
+    for B, T, K, C in ((1, 100_000, 8, 4), (4, 10_000, 32, 24), (4, 1_000, 32, 24), (1, 1_048_576, 3, 2)):
+        yield from timed(B, T, K, C)
 
 
-def _timed(B: int, T: int, K: int, C: int, loop: bool) -> Iterator[Row]:
-    *inputs, lengths = _inputs(B, T, K, C, "cuda")
-    g = torch.linspace(0.5, 1.5, B, device="cuda")
-    tangents = [torch.randn_like(x) for x in inputs]
+def scans() -> Iterator[works.KernelRow]:
+    """Forward and backward of one sequence over T, on both paths of the kernels."""
+    for K, C, longest in ((8, 4, 1_048_576), (32, 24, 262_144)):
+        for T in (each for each in LENGTHS if each <= longest):
+            yield from (row for row in timed(1, T, K, C) if row.derivative == "forward and backward")
+
+
+def timed(B: int, T: int, K: int, C: int, device: str = "cuda") -> Iterator[works.KernelRow]:
+    """Every derivative of log Z of full lengths.
+
+    Operations are those of the recursion: at each position the sum over the labels before, C C, and over the durations,
+    K C, a multiplication and an addition each; in backward those of alpha, of beta and of what they give together; for
+    tangents twice as many.
+    """
+
+    @cache
+    def made() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return _inputs(B, T, K, C, device)
+
+    def inputs() -> works.Tensors:
+        return made()[:3]
+
+    @cache
+    def tangents() -> works.Tensors:
+        return [torch.randn_like(x) for x in inputs()]
+
+    def g() -> works.Tensors:
+        return [torch.linspace(0.5, 1.5, B, device=device)]
 
     def of_floats(function: Function) -> works.Function:
-        return lambda *floats: function(*floats, lengths)
+        return lambda *floats: function(*floats, made()[3])
 
-    for what, how, peer in (
-        ("forward", partial(works.forward, inputs=inputs), True),
-        ("forward and backward", partial(works.forward_and_backward, inputs=inputs, g=g), True),
-        ("JVP", partial(works.jvp, inputs=inputs, tangents=tangents), False),
-        (works.HVP, partial(works.hvp, inputs=inputs, g=g, tangents=tangents), False),
+    once, table = 2.0 * B * T * C * (C + K), 4.0 * B * (T + 1) * C
+    for derivative, how, times, tables in (
+        ("forward", partial(works.forward, inputs=inputs), 1, 1),
+        ("forward and backward", partial(works.forward_and_backward, inputs=inputs, g=g), 3, 2),
+        ("JVP", partial(works.jvp, inputs=inputs, tangents=tangents), 2, 2),
+        (works.HVP, partial(works.hvp, inputs=inputs, g=g, tangents=tangents), 6, 3),
     ):
-        entries: dict[str, Callable[[], Work]] = {OURS: partial(how, of_floats(kernels.semicrf))}
-        if peer and loop:
+        entries: dict[str, works.Factory] = {OURS: partial(how, of_floats(kernels.semicrf))}
+        if derivative.startswith("forward"):
+            for who, peer in ((RECURSION, _recursion), (PACKAGE, _package)):
+                entries[who] = _unless_long(partial(how, of_floats(peer)), T, K)
+        if derivative.startswith("forward") and T <= LONGEST_LOOP:
             entries[LOOP] = partial(how, of_floats(_loop))
-        yield Row(f"semicrf {what} float32 B{B} T{T} K{K} C{C}", entries)
+        yield works.row(
+            "semicrf",
+            derivative,
+            torch.float32,
+            {"B": B, "T": T, "K": K, "C": C},
+            entries,
+            operations=times * once,
+            moved=tables * table,
+            arithmetic={who: "float64" for who in (OURS, RECURSION, PACKAGE)},
+            ready=(LOOP,),
+        )
+
+
+def _unless_long(factory: works.Factory, T: int, K: int) -> works.Factory:
+    """A factory of a peer that makes one step after the other, refused where a call would take many seconds."""
+
+    def made() -> Work:
+        if T * K > LONGEST_STEPS:
+            raise works.TooLarge(f"not run: {T * K} steps, one after the other; at most {LONGEST_STEPS} are timed")
+        return factory()
+
+    return made
 
 
 def _oracles() -> Iterator[Row]:

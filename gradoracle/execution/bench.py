@@ -229,32 +229,50 @@ def _duration(milliseconds: float) -> str:
 
 
 def device_milliseconds(call: Work) -> float:
-    """Median milliseconds of a call on the device, with its cache cleared.
+    """Median milliseconds of a call on the device, with its cache cleared; of 5 to 100 calls, for about ``TIMED``."""
+    call()
+    return statistics.median(device_times(call, lambda once: max(5, min(100, int(TIMED / once)))))
+
+
+def device_times(call: Work, count: Callable[[float], int]) -> list[float]:
+    """Milliseconds of each of repeated calls on the device, with its cache cleared before each.
 
     Before each call the device waits for as long as the host takes to launch it, so that it never idles within one.
+
+    Args:
+        call: what is timed, called before, so that all is compiled; three calls more are not timed, or one long one.
+        count: the number of timed calls, given the seconds of one.
     """
     import torch
 
     times: list[float] = []
-    for _ in range(3):
+    host, once = _seconds(call)
+    if once < TIMED:
         call()
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    call()
-    host = time.perf_counter() - started
-    torch.cuda.synchronize()
-    once = time.perf_counter() - started
+        host, once = _seconds(call)
     cleared = torch.empty(CACHE // 4, dtype=torch.int32, device="cuda")
-    for _ in range(max(5, min(100, int(TIMED / max(once, 1e-6))))):
+    for _ in range(count(max(once, 1e-6))):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         cleared.zero_()
-        torch.cuda._sleep(int(CYCLES * (2 * host + 1e-4)))
+        torch.cuda._sleep(int(CYCLES * (2 * min(host, TIMED) + 1e-4)))
         begin.record()
         call()
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    return times
+
+
+def _seconds(call: Work) -> tuple[float, float]:
+    """Seconds until the host has launched a call, and until the device has ended it."""
+    import torch
+
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    call()
+    host = time.perf_counter() - started
+    torch.cuda.synchronize()
+    return host, time.perf_counter() - started
 
 
 def _repeated(call: Work, cold: float) -> list[float]:

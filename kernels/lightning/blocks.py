@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -124,12 +123,6 @@ def has_tuned(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
 def in_one_stage(blocks: Blocks, part: str) -> Blocks:
     """Return blocks that were not tuned for a pass: of a pass that loads tangents too in one stage."""
     return blocks._replace(num_stages=1) if part in ("tangent sums", "tangent", "hessian") else blocks
-
-
-@functools.cache
-def capability_of(device: torch.device) -> tuple[int, int]:
-    """Return the capability of a CUDA device, such as (9, 0); of any other device (9, 0)."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:

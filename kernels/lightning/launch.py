@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import triton
 
-from ..blocks import interpreted
+from ..blocks import capability_of, interpreted
 from ..launching import launching
-from .blocks import BLOCKS, Blocks, capability_of, in_one_stage, of_part, padded, value_columns
+from .blocks import BLOCKS, Blocks, in_one_stage, of_part, padded, value_columns
 from .guardrails import Problem
 
 STATES = (

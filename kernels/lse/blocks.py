@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 
-from ..blocks import Blocks, interpreted, interpreted_blocks
+from ..blocks import Blocks, dots_of, interpreted, interpreted_blocks, tuned_for
+from .tuned import PARTS, TUNED
 
 BLOCKS: dict[str, Blocks] = {
     "small": Blocks(16, 16, num_warps=4, num_stages=1),
@@ -15,6 +16,7 @@ BLOCKS: dict[str, Blocks] = {
     "large": Blocks(64, 64, num_warps=4, num_stages=2),
 }
 """Every shipped configuration by name; `blocks=` forces one on every pass."""
+TUNED_FEATURES = (64, 128)
 
 
 def padded_features(features: int, blocks: Blocks) -> int:
@@ -40,32 +42,44 @@ def fitting(dtype: torch.dtype, features: int) -> dict[str, Blocks]:
     return {name: each for name, each in BLOCKS.items() if name != "large" or narrow or interpreted()}
 
 
-def choose(dtype: torch.dtype, features: int, queries: int, keys: int) -> Blocks:
+def choose(
+    step: str,
+    dtype: torch.dtype,
+    precision: str,
+    features: int,
+    queries: int,
+    keys: int,
+    capability: tuple[int, int] = (9, 0),
+) -> Blocks:
     """Choose blocks for a pass that nothing forces.
 
     Args:
+        step: the pass, one of `tuned.PARTS`.
         dtype: of q and k.
+        precision: of the dots of float32.
         features: D.
         queries: T.
         keys: M.
+        capability: of the GPU.
 
-    In the interpreter the choice is `interpreted_blocks`. On a GPU IEEE float32 dots
-    take no tensor cores, and larger tiles than 32 by 32 spill.
+    In the interpreter the choice is `interpreted_blocks`. On a GPU it is a row of `tuned`, which `benchmarks/tuning.py`
+    makes, for the capability that `tuned_for` says; above D = 128, where nothing was timed, tiles that spill little.
     """
     if interpreted():
         return interpreted_blocks(queries, keys)
-    if dtype == torch.float32:
-        return BLOCKS["medium"] if features <= 128 else BLOCKS["small"]
-    return BLOCKS["large"] if features <= 128 else BLOCKS["medium"]
+    width = next((each for each in TUNED_FEATURES if features <= each), None)
+    if width is None:
+        return BLOCKS["small" if dtype == torch.float32 else "medium"]
+    return TUNED[tuned_for(capability), dots_of(dtype, precision), width][PARTS.index(step)]
 
 
-def specialised(blocks: Blocks, dtype: torch.dtype, features: int) -> bool:
+def specialised(blocks: Blocks, automatic: Blocks) -> bool:
     """Return whether aligned rows, and plain scores, have compilations of their own: not where a shipped one is forced.
 
-    A shipped configuration that is not the automatic one for D is there to be compared with: one compilation serves
-    whatever it is given. Sizes of the caller's own are there for speed.
+    A shipped configuration that is not the automatic one is there to be compared with: one compilation serves whatever
+    it is given. Sizes of the caller's own are there for speed.
     """
-    return blocks not in BLOCKS.values() or interpreted() or blocks == choose(dtype, features, 1, 1)
+    return blocks not in BLOCKS.values() or interpreted() or blocks == automatic
 
 
 def with_launch_options(query: int, key: int, dtype: torch.dtype) -> Blocks:

@@ -10,23 +10,37 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, offsets, output_plane, statistics, visible_keys
+from ..tiles import (
+    columns_within,
+    dot,
+    load_factors,
+    load_step,
+    load_tile,
+    offsets,
+    output_plane,
+    program_rows,
+    store_tile,
+    visible_keys,
+    walk,
+    whole_queries,
+)
+from . import factors
 from .blocks import interpreted
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
 from .separate import score_gradient
-from .tiles import load_step, load_tile, program_rows, same_segment, segment_ids, store_tile, walk
+from .tiles import same_segment, segment_ids
 
 
-@triton.jit(**unspecialised("m", "l", "dk", "partials"))
+@triton.jit(**unspecialised("shift", "weight", "dk", "partials"))
 def fused_kernel(
     q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
-    m, l, dk, partials,
+    shift, weight, dk, partials,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    PLAIN: tl.constexpr,
+    PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dk [BLOCK_KEY, D] of one tile of keys and what these keys add to dq [H / G, T, D], without the scale.
 
@@ -42,39 +56,41 @@ def fused_kernel(
     k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
+    first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
+    # what keys past M make of unmasked tiles would be infinite, times the zeros of their rows of k
+    whole = tl.where((tile + 1) * BLOCK_KEY <= M, whole, T) if PLAIN else T
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
         head = group * shared + member
         q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
-        g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
-        statistics_at = (batch * H + head).to(tl.int64) * T
         part = output_plane(partials, tile.to(tl.int64) * planes + batch * H + head, T, D, ALIGNED)
-        first = first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY)
         nothing = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
         for start in range(0, tl.minimum(first, T), BLOCK_QUERY):
             queries = start + rows
             mask = (queries < T)[:, None] & within
             tl.store(part + offsets(queries, columns, D, 1, ALIGNED), nothing, mask=mask)
-        for start in range(first, T, BLOCK_QUERY):
-            queries = start + rows
-            existing = queries < T
-            allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
-            if not PLAIN:
-                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
-                allowed, needed = same_segment(allowed, query_ids, existing, own_ids, present)
-            else:
-                needed: tl.constexpr = True
-            partial = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
-            if needed:
-                row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
-                cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-                q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
-                ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
-                ds = ds.to(q_tile.dtype)
-                gradient = tl.dot(tl.trans(ds), q_tile, acc=gradient, input_precision="ieee")
-                partial = tl.dot(ds, k_tile, input_precision="ieee")
-            tl.store(part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within)
+        for PARTIAL in tl.static_range(0 if PLAIN else 1, 2):  # the tiles whose rows all see every key, then the others
+            for start in range(first if PARTIAL else whole, tl.minimum(whole, T) if PARTIAL else T, BLOCK_QUERY):
+                queries = start + rows
+                existing = queries < T
+                allowed = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
+                if not PLAIN:
+                    query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
+                    allowed, needed = same_segment(allowed, own_ids, present, query_ids, existing)
+                else:
+                    needed: tl.constexpr = True
+                partial = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
+                if needed:
+                    row_shift, row_weight = load_factors(shift, weight, batch * H + head, padded, queries)
+                    q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
+                    ds = score_gradient(
+                        k_tile, q_tile, row_shift[None, :], row_weight[None, :], allowed, scale, softcap, rate,
+                        PRECISION, EXACT, PLAIN, PARTIAL,
+                    ).to(q_tile.dtype)  # fmt: skip
+                    gradient = dot(ds, q_tile, PRECISION, tl.float32, acc=gradient)
+                    partial = dot(tl.trans(ds), k_tile, PRECISION, tl.float32)
+                tl.store(part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within)
 
     store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
@@ -100,7 +116,7 @@ def run(problem: Problem, tensors: Tensors, m: torch.Tensor, l: torch.Tensor) ->
     q, tiles = tensors.q, triton.cdiv(problem.keys, problem.tile("dkv").key)
     dq, dk = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, tensors.k))
     partials = torch.empty((tiles, *q.shape), dtype=torch.float32, device=q.device)
-    launch(fused_kernel, problem, tensors, m, l, dk, partials, step="dkv")
+    launch(fused_kernel, problem, tensors, *factors.run(problem, tensors, m, l), dk, partials, step="dkv")
     size = 1 << 16 if interpreted() else 1024
     sum_kernel[(triton.cdiv(q.numel(), size),)](partials, dq, tiles, q.numel(), problem.scale, ELEMENTS=size)
     return dq, dk

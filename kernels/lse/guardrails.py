@@ -8,8 +8,10 @@ import torch
 
 from .. import arguments
 from ..arguments import LARGEST_ROWS
+from ..blocks import Blocks, capability_of, padded_rows
+from ..launching import LOG2E, score_units
 from .block_sizes import BlockSizes
-from .blocks import Blocks, choose, with_launch_options
+from .blocks import choose, with_launch_options
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKWARDS = ("auto", "fused", "separate")
@@ -20,7 +22,8 @@ class Problem(NamedTuple):
     """A checked problem: dims, options and dtype, as every kernel of the family takes them.
 
     `groups` is G, the number of key heads; `causal_offset` is M - T + 1 where causal and M elsewhere; `softcap` is 0.0
-    where there is none; `blocks` and `block_sizes` are None where the choice is automatic.
+    where there is none; `precision` is that of the dots of float32; `blocks` and `block_sizes` are None where the
+    choice is automatic.
     """
 
     batch: int
@@ -34,10 +37,22 @@ class Problem(NamedTuple):
     softcap: float
     backward: str
     workspace_limit: int | None
+    precision: str
     blocks: Blocks | None
     block_sizes: BlockSizes | None
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def units(self) -> tuple[bool, float]:
+        """What `launching.score_units` says of the scale; a cap needs scores in natural units."""
+        return score_units(self.scale) if self.softcap == 0 else (False, LOG2E)
+
+    @property
+    def padded(self) -> int:
+        """The rows of each plane of what derivatives keep of a row, T and zeros behind it."""
+        largest = max((self.tile(step) for step in ("dq", "dkv", "hq", "hk")), key=lambda each: each.query)
+        return padded_rows(self.queries, self.keys, largest)
 
     def tile(self, step: str) -> Blocks:
         """Return the blocks of a step: "forward", "dq", "dkv" (also the fused backward), "jvp", "hq" or "hk"."""
@@ -46,7 +61,12 @@ class Problem(NamedTuple):
         sizes = None if self.block_sizes is None else self.block_sizes.tile(step)
         if sizes is not None:
             return with_launch_options(*sizes, self.dtype)
-        return choose(self.dtype, self.features, self.queries, self.keys)
+        return self.automatic(step)
+
+    def automatic(self, step: str) -> Blocks:
+        """Return the blocks of a step that nothing forces."""
+        asked = self.dtype, self.precision, self.features, self.queries, self.keys
+        return choose(step, *asked, capability_of(self.device))
 
 
 def check(
@@ -61,6 +81,7 @@ def check(
     softcap: object,
     backward: object,
     workspace_limit: object,
+    precision: object,
     blocks: object,
     block_sizes: object,
 ) -> Problem:
@@ -106,6 +127,7 @@ def check(
         0.0 if softcap is None else arguments.positive("softcap", softcap, "no cap"),
         _check_backward(backward, sizes),
         None if workspace_limit is None else arguments.whole("workspace_limit", workspace_limit, 0, "bytes"),
+        arguments.one_of("precision", precision, arguments.PRECISIONS),
         arguments.blocks(blocks),
         sizes,
         q.dtype,

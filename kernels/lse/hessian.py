@@ -10,32 +10,52 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, probabilities, statistics, visible_keys
+from ..tiles import (
+    columns_within,
+    dot,
+    load_factors,
+    load_step,
+    load_tile,
+    program_rows,
+    store_tile,
+    visible_keys,
+    walk,
+    whole_queries,
+    whole_tiles,
+)
+from . import factors
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
-from .tiles import load_step, load_tile, program_rows, same_segment, scores_with_tangents, segment_ids, store_tile, walk
+from .tiles import capped_scores, moved_scores, same_segment, segment_ids, weighed
 
 
 @triton.jit
 def _score_gradients(
-    q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, tangent, row_max, inverse_sum, scale, softcap,
-    PLAIN: tl.constexpr,
+    rows, columns, trows, tcolumns, shift, weight, mean, visible, scale, softcap, rate,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
-    """Return dS and its tangent dS' [queries, keys] in float32, exactly 0 where a query does not see a key."""
-    scores, slope, moved, bend = scores_with_tangents(q_tile, k_tile, tq_tile, tk_tile, scale, softcap, PLAIN)
-    gp = cotangent[:, None] * probabilities(scores, allowed, row_max, inverse_sum)
-    return gp * slope, gp * (slope * (moved - tangent[:, None]) + bend)
+    """Return dS and its tangent dS' in float32, exactly 0 where PARTIAL and a query does not see a key.
+
+    They are [queries, keys] of a tile of q [rows] and one of k [columns], transposed of k and q; `mean` is L'.
+    """
+    scores, slope = capped_scores(rows, columns, scale, softcap, PRECISION, EXACT, PLAIN)
+    moved, bend = moved_scores(rows, columns, trows, tcolumns, scores, slope, scale, softcap, PRECISION, PLAIN)
+    gp = weighed(scores, shift, weight, visible, rate, PARTIAL)
+    if PLAIN:
+        return gp, gp * (moved - mean)
+    else:
+        return gp * slope, gp * (slope * (moved - mean) + bend)
 
 
-@triton.jit(**unspecialised("m", "l", "tangent", "hq"))
+@triton.jit(**unspecialised("shift", "weight", "tangent", "hq"))
 def query_hvp_kernel(
     q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
-    m, l, tangent, hq,
+    shift, weight, tangent, hq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    PLAIN: tl.constexpr,
+    PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute hq [BLOCK_QUERY, D] of one tile of queries.
 
@@ -47,56 +67,55 @@ def query_hvp_kernel(
     within = columns_within(columns, D, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    rows = index.to(tl.int64) * T + queries
-    row_max, inverse_sum = statistics(m + rows, l + rows, existing)
-    cotangent = tl.load(
-        g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h + queries.to(tl.int64) * g_r, mask=existing, other=0.0
-    )
+    whole, last = whole_tiles(seen, existing, M, BLOCK_KEY) if PLAIN else 0, tl.max(seen, axis=0)
+    row_shift, row_weight = load_factors(shift, weight, index, padded, queries)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
     tq_tile = load_tile(tq, batch, head, queries, columns, existing[:, None] & within, tq_b, tq_h, tq_r, tq_c, ALIGNED)
-    moved = tl.load(tangent + rows, mask=existing, other=0.0)
+    mean = tl.load(tangent + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
     k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     tk_rows = walk(tk, batch, head // (H // G), keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
-    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
-        present = start + keys < M
-        allowed = (start + keys)[None, :] < seen[:, None]
-        if not PLAIN:
-            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
-            allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
-        else:
-            needed: tl.constexpr = True
-        if needed:
-            k_tile = load_step(k_rows, start, present[:, None] & within, ALIGNED)
-            tk_tile = load_step(tk_rows, start, present[:, None] & within, ALIGNED)
-            ds, tds = _score_gradients(
-                q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
-                PLAIN,
-            )  # fmt: skip
-            gradient = tl.dot(tds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
-            gradient = tl.dot(ds.to(k_tile.dtype), tk_tile, acc=gradient, input_precision="ieee")
+    for PARTIAL in tl.static_range(0 if PLAIN else 1, 2):  # the tiles that every row sees whole, then the others
+        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+            present = start + keys < M
+            allowed = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
+            if not PLAIN:
+                key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
+                allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
+            else:
+                needed: tl.constexpr = True
+            if needed:
+                there = present[:, None] & within if PARTIAL else within
+                k_tile = load_step(k_rows, start, there, ALIGNED)
+                tk_tile = load_step(tk_rows, start, there, ALIGNED)
+                ds, tds = _score_gradients(
+                    q_tile, k_tile, tq_tile, tk_tile, row_shift[:, None], row_weight[:, None], mean[:, None], allowed,
+                    scale, softcap, rate, PRECISION, EXACT, PLAIN, PARTIAL,
+                )  # fmt: skip
+                gradient = dot(tds.to(k_tile.dtype), k_tile, PRECISION, tl.float32, acc=gradient)
+                gradient = dot(ds.to(k_tile.dtype), tk_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(hq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
 
-@triton.jit(**unspecialised("m", "l", "tangent", "hk"))
+@triton.jit(**unspecialised("shift", "weight", "tangent", "hk"))
 def key_hvp_kernel(
     q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
-    m, l, tangent, hk,
+    shift, weight, tangent, hk,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    PLAIN: tl.constexpr,
+    PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute hk [BLOCK_KEY, D] of one tile of keys, summed over the query heads of its group.
 
     Rounded to the dtype of q: dS and dS', as operands of their dots, and hk, after the scale. All else is float32.
     """
-    index, batch, group, tile, keys = program_rows(M, G, BLOCK_KEY)
+    index, batch, group, _, keys = program_rows(M, G, BLOCK_KEY)
     shared = H // G
     rows = tl.arange(0, BLOCK_QUERY)
     columns = tl.arange(0, WIDTH)
@@ -106,35 +125,36 @@ def key_hvp_kernel(
     tk_tile = load_tile(tk, batch, group, keys, columns, present[:, None] & within, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
+    first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
+    whole = whole if PLAIN else T
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
         head = group * shared + member
         q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
         tq_rows = walk(tq, batch, head, rows, columns, tq_b, tq_h, tq_r, tq_c, ALIGNED)
-        g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
-        statistics_at = (batch * H + head).to(tl.int64) * T
-        for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
-            queries = start + rows
-            existing = queries < T
-            allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
-            row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
-            cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-            if not PLAIN:
-                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
-                allowed, needed = same_segment(allowed, query_ids, existing, own_ids, present)
-            else:
-                needed: tl.constexpr = True
-            if needed:
-                q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
-                tq_tile = load_step(tq_rows, start, existing[:, None] & within, ALIGNED)
-                moved = tl.load(tangent + statistics_at + queries, mask=existing, other=0.0)
-                ds, tds = _score_gradients(
-                    q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
-                    PLAIN,
-                )  # fmt: skip
-                gradient = tl.dot(tl.trans(tds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
-                gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), tq_tile, acc=gradient, input_precision="ieee")
+        means = tangent + (batch * H + head).to(tl.int64) * T
+        for PARTIAL in tl.static_range(0 if PLAIN else 1, 2):  # the tiles whose rows all see every key, then the others
+            for start in range(first if PARTIAL else whole, tl.minimum(whole, T) if PARTIAL else T, BLOCK_QUERY):
+                queries = start + rows
+                existing = queries < T
+                allowed = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
+                row_shift, row_weight = load_factors(shift, weight, batch * H + head, padded, queries)
+                if not PLAIN:
+                    query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
+                    allowed, needed = same_segment(allowed, own_ids, present, query_ids, existing)
+                else:
+                    needed: tl.constexpr = True
+                if needed:
+                    q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
+                    tq_tile = load_step(tq_rows, start, existing[:, None] & within, ALIGNED)
+                    mean = tl.load(means + queries, mask=existing, other=0.0)
+                    ds, tds = _score_gradients(
+                        k_tile, q_tile, tk_tile, tq_tile, row_shift[None, :], row_weight[None, :], mean[None, :],
+                        allowed, scale, softcap, rate, PRECISION, EXACT, PLAIN, PARTIAL,
+                    )  # fmt: skip
+                    gradient = dot(tds.to(q_tile.dtype), q_tile, PRECISION, tl.float32, acc=gradient)
+                    gradient = dot(ds.to(q_tile.dtype), tq_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(hk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
@@ -152,8 +172,9 @@ def run(
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)
     )
+    shift, weight = factors.run(problem, tensors, m, l)
     if needs[0]:
-        launch(query_hvp_kernel, problem, tensors, m, l, tangent, hq, step="hq")
+        launch(query_hvp_kernel, problem, tensors, shift, weight, tangent, hq, step="hq")
     if needs[1]:
-        launch(key_hvp_kernel, problem, tensors, m, l, tangent, hk, step="hk")
+        launch(key_hvp_kernel, problem, tensors, shift, weight, tangent, hk, step="hk")
     return hq, hk

@@ -19,7 +19,8 @@ STRIDES = (
     *(f"{name}_{axis}" for name in ("tq", "tk") for axis in "bhrc"),
     "tsinks_h",
 )
-SCALARS = ("H", "G", "T", "M", "D", "causal_offset", "has_sinks", "has_segments")
+FLOATS = ("scale", "softcap", "rate")
+SCALARS = ("H", "G", "T", "M", "D", "causal_offset", "padded", "has_sinks", "has_segments")
 OVER_KEYS = ("dkv", "hk")
 INPUTS = ("q", "k", "g", "sinks", "q_ids", "kv_ids", "tq", "tk", "tsinks")
 
@@ -67,7 +68,7 @@ def launch(
     """Launch a kernel with one program for each tile of queries of each head, or of keys of each key head.
 
     Args:
-        kernel: takes INPUTS, the contiguous tensors, STRIDES, SCALARS, scale, softcap, constants.
+        kernel: takes INPUTS, the contiguous tensors, STRIDES, SCALARS, FLOATS, constants.
         problem: what `guardrails.check` returned.
         tensors: what it reads.
         contiguous: tensors that this package allocated.
@@ -87,7 +88,9 @@ def launch(
         if step in OVER_KEYS
         else (problem.queries, blocks.query, problem.heads)
     )
-    special = specialised(blocks, problem.dtype, problem.features)
+    special = specialised(blocks, problem.automatic(step))
+    precision = problem.precision if problem.dtype == torch.float32 else "ieee"
+    exact, rate = problem.units
     plain = special and problem.softcap == 0 and tensors.q_ids is None
     ranks = (4, 4, 3, 1, 2, 2, 4, 4, 1)
     strides = [s for tensor, rank in zip(tensors, ranks, strict=True) for s in _strides(tensor, rank)]
@@ -102,17 +105,22 @@ def launch(
             problem.keys,
             problem.features,
             problem.causal_offset,
+            problem.padded,
             int(tensors.sinks is not None),
             int(tensors.q_ids is not None),
             problem.scale,
             problem.softcap,
+            rate,
             BLOCK_QUERY=blocks.query,
             BLOCK_KEY=blocks.key,
             WIDTH=width,
             ALIGNED=special and _aligned(problem, tensors),
             PLAIN=plain,
+            EXACT=exact,
+            PRECISION=precision,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
+            enable_fp_fusion=exact and precision != "bf16x6",
         )
 
 

@@ -40,6 +40,7 @@ def lse(
     softcap: float | None = None,
     backward: str = "auto",
     workspace_limit: int | None = None,
+    precision: str = "ieee",
     blocks: Blocks | None = None,
     block_sizes: BlockSizes | None = None,
 ) -> torch.Tensor:
@@ -57,6 +58,8 @@ def lse(
             "separate" (one kernel for dq, one for dk, no workspace), or "auto": fused where the workspace keeps to its
             limit and both gradients are needed.
         workspace_limit: bytes of that workspace at most; by default 32 MiB for "auto" and none for "fused".
+        precision: of the dots of float32: "ieee"; "bf16x6", six products of bfloat16 parts on tensor cores, nearly as
+            good; or "tf32".
         blocks: forces one block configuration on every pass; automatic by default.
         block_sizes: forces tiles of the forward and of each backward by name, and which backward; or `blocks`.
 
@@ -75,7 +78,7 @@ def lse(
     """
     problem = check(
         q, k, sinks, q_segments, kv_segments, scale=scale, causal=causal, softcap=softcap, backward=backward,
-        workspace_limit=workspace_limit, blocks=blocks, block_sizes=block_sizes,
+        workspace_limit=workspace_limit, precision=precision, blocks=blocks, block_sizes=block_sizes,
     )  # fmt: skip
     if problem.backward == "fused":
         _fuses(problem, True)

@@ -6,32 +6,47 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, probabilities, statistics, visible_keys
+from ..tiles import (
+    columns_within,
+    dot,
+    load_factors,
+    load_step,
+    load_tile,
+    program_rows,
+    store_tile,
+    visible_keys,
+    walk,
+    whole_queries,
+    whole_tiles,
+)
+from . import factors
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
-from .tiles import capped, load_step, load_tile, program_rows, same_segment, segment_ids, store_tile, walk
+from .tiles import capped_scores, same_segment, segment_ids, weighed
 
 
 @triton.jit
 def score_gradient(
-    q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap,
-    PLAIN: tl.constexpr,
+    rows, columns, shift, weight, visible, scale, softcap, rate,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
-    """Return dS = g P (1 - tanh^2) [queries, keys] in float32, exactly 0 where a query does not see a key."""
-    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, PLAIN)
-    p = probabilities(scores, allowed, row_max, inverse_sum)
-    return cotangent[:, None] * p * slope
+    """Return dS = g P (1 - tanh^2) of a tile of q [rows] and one of k [columns], or dS^T of k and q, in float32.
+
+    It is exactly 0 where PARTIAL and a query does not see the key.
+    """
+    scores, slope = capped_scores(rows, columns, scale, softcap, PRECISION, EXACT, PLAIN)
+    return weighed(scores, shift, weight, visible, rate, PARTIAL) * slope
 
 
-@triton.jit(**unspecialised("m", "l", "dq"))
+@triton.jit(**unspecialised("shift", "weight", "dq"))
 def query_kernel(
     q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
-    m, l, dq,
+    shift, weight, dq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    PLAIN: tl.constexpr,
+    PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dq [BLOCK_QUERY, D] = scale dS K of one tile of queries.
 
@@ -43,48 +58,51 @@ def query_kernel(
     within = columns_within(columns, D, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    rows = index.to(tl.int64) * T + queries
-    row_max, inverse_sum = statistics(m + rows, l + rows, existing)
-    cotangent = tl.load(
-        g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h + queries.to(tl.int64) * g_r, mask=existing, other=0.0
-    )
+    whole, last = whole_tiles(seen, existing, M, BLOCK_KEY) if PLAIN else 0, tl.max(seen, axis=0)
+    row_shift, row_weight = load_factors(shift, weight, index, padded, queries)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
     k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
-    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
-        present = start + keys < M
-        allowed = (start + keys)[None, :] < seen[:, None]
-        if not PLAIN:
-            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
-            allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
-        else:
-            needed: tl.constexpr = True
-        if needed:
-            k_tile = load_step(k_rows, start, present[:, None] & within, ALIGNED)
-            ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
-            gradient = tl.dot(ds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
+    for PARTIAL in tl.static_range(0 if PLAIN else 1, 2):  # the tiles that every row sees whole, then the others
+        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+            present = start + keys < M
+            allowed = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
+            if not PLAIN:
+                key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
+                allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
+            else:
+                needed: tl.constexpr = True
+            if needed:
+                there = present[:, None] & within if PARTIAL else within
+                k_tile = load_step(k_rows, start, there, ALIGNED)
+                ds = score_gradient(
+                    q_tile, k_tile, row_shift[:, None], row_weight[:, None], allowed, scale, softcap, rate,
+                    PRECISION, EXACT, PLAIN, PARTIAL,
+                )  # fmt: skip
+                gradient = dot(ds.to(k_tile.dtype), k_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(dq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
 
-@triton.jit(**unspecialised("m", "l", "dk"))
+@triton.jit(**unspecialised("shift", "weight", "dk"))
 def key_kernel(
     q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
-    m, l, dk,
+    shift, weight, dk,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    PLAIN: tl.constexpr,
+    PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dk [BLOCK_KEY, D] = scale dS^T Q of one tile of keys, summed over the query heads of its group.
 
+    dS comes out transposed, as operand of its dot: no tile goes through memory to be turned over.
     Rounded to the dtype of q: dS, as operand of its dot with q, and dk, after the scale. All else is float32.
     """
-    index, batch, group, tile, keys = program_rows(M, G, BLOCK_KEY)
+    index, batch, group, _, keys = program_rows(M, G, BLOCK_KEY)
     shared = H // G
     rows = tl.arange(0, BLOCK_QUERY)
     columns = tl.arange(0, WIDTH)
@@ -93,28 +111,31 @@ def key_kernel(
     k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
+    first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
+    whole = whole if PLAIN else T
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
         head = group * shared + member
         q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
-        g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
-        statistics_at = (batch * H + head).to(tl.int64) * T
-        for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
-            queries = start + rows
-            existing = queries < T
-            allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
-            row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
-            cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-            if not PLAIN:
-                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
-                allowed, needed = same_segment(allowed, query_ids, existing, own_ids, present)
-            else:
-                needed: tl.constexpr = True
-            if needed:
-                q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
-                ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
-                gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
+        for PARTIAL in tl.static_range(0 if PLAIN else 1, 2):  # the tiles whose rows all see every key, then the others
+            for start in range(first if PARTIAL else whole, tl.minimum(whole, T) if PARTIAL else T, BLOCK_QUERY):
+                queries = start + rows
+                existing = queries < T
+                allowed = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
+                row_shift, row_weight = load_factors(shift, weight, batch * H + head, padded, queries)
+                if not PLAIN:
+                    query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
+                    allowed, needed = same_segment(allowed, own_ids, present, query_ids, existing)
+                else:
+                    needed: tl.constexpr = True
+                if needed:
+                    q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
+                    ds = score_gradient(
+                        k_tile, q_tile, row_shift[None, :], row_weight[None, :], allowed, scale, softcap, rate,
+                        PRECISION, EXACT, PLAIN, PARTIAL,
+                    )  # fmt: skip
+                    gradient = dot(ds.to(q_tile.dtype), q_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
@@ -127,8 +148,9 @@ def run(
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)
     )
+    shift, weight = factors.run(problem, tensors, m, l)
     if needs[0]:
-        launch(query_kernel, problem, tensors, m, l, dq, step="dq")
+        launch(query_kernel, problem, tensors, shift, weight, dq, step="dq")
     if needs[1]:
-        launch(key_kernel, problem, tensors, m, l, dk, step="dkv")
+        launch(key_kernel, problem, tensors, shift, weight, dk, step="dkv")
     return dq, dk

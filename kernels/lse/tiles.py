@@ -1,66 +1,18 @@
-"""What LSE kernels share: which tile a program has, loads and stores of tiles, capped scores, segments, sinks."""
+"""What LSE kernels share: capped scores and their tangents, what a score weighs, segments, sinks."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from ..tiles import below, offsets, output_plane, plane
+from ..tiles import (
+    dot,
+    in_units,
+)
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 SMALLEST_ID: tl.constexpr = tl.constexpr(-(2**63))
 LARGEST_ID: tl.constexpr = tl.constexpr(2**63 - 1)
-
-
-@triton.jit
-def program_rows(count, heads, BLOCK: tl.constexpr):
-    """Return what this program computes: plane (batch * heads + head), batch, head, number of the tile, its rows.
-
-    There is a program for each tile of BLOCK of `count` rows (T queries or M keys) of each plane.
-    """
-    tiles = tl.cdiv(count, BLOCK)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // heads, index % heads
-    return index, batch, head, tile, tile * BLOCK + tl.arange(0, BLOCK)
-
-
-@triton.jit
-def load_tile(
-    tensor, batch, head, rows, columns, there, batch_stride, head_stride, row_stride, column_stride,
-    ALIGNED: tl.constexpr,
-):  # fmt: skip
-    """Load the tile [rows, columns] of plane [batch, head] of a tensor; 0 where `there` is false."""
-    start = plane(tensor, batch, head, batch_stride, head_stride, ALIGNED)
-    return tl.load(start + offsets(rows, columns, row_stride, column_stride, ALIGNED), mask=there, other=0.0)
-
-
-@triton.jit
-def walk(
-    tensor, batch, head, rows, columns, batch_stride, head_stride, row_stride, column_stride, ALIGNED: tl.constexpr
-):  # fmt: skip
-    """Return what `load_step` loads the tiles of plane [batch, head] from, one after the other down the rows.
-
-    That is the pointer to the plane, the offsets [rows, columns] of its first tile, and the row stride in 64 bits.
-    """
-    start = plane(tensor, batch, head, batch_stride, head_stride, ALIGNED)
-    return start, offsets(rows, columns, row_stride, column_stride, ALIGNED), row_stride.to(tl.int64)
-
-
-@triton.jit
-def load_step(walked, row, there, ALIGNED: tl.constexpr):
-    """Load the tile that starts at `row` of what `walk` returned; 0 where `there` is false."""
-    start, tile, step = walked
-    return tl.load(below(start, row, step, ALIGNED) + tile, mask=there, other=0.0)
-
-
-@triton.jit
-def store_tile(tensor, index, count, width, rows, columns, tile, there, ALIGNED: tl.constexpr):
-    """Store a tile [rows, columns], where `there`, in plane `index` of a contiguous tensor [B, H, count, width].
-
-    It is rounded to the dtype of the tensor.
-    """
-    places = output_plane(tensor, index, count, width, ALIGNED) + offsets(rows, columns, width, 1, ALIGNED)
-    tl.store(places, tile.to(tensor.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -106,30 +58,54 @@ def capped_tangent(scores, slope, tangent, softcap, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def scores_with_tangents(q_tile, k_tile, tq_tile, tk_tile, scale, softcap, PLAIN: tl.constexpr):
-    """Return capped scores [queries, keys], the slope of the cap, and the tangents of both."""
-    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, PLAIN)
-    ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision="ieee")
-    ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision="ieee") * scale
-    moved, bend = capped_tangent(scores, slope, ts, softcap, PLAIN)
-    return scores, slope, moved, bend
+def capped_scores(
+    rows, columns, scale, softcap,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Return capped scores of a tile of q [rows] and one of k [columns], or of k and q, and the slope of the cap."""
+    products = dot(rows, tl.trans(columns), PRECISION, tl.float32)
+    return capped(in_units(products, scale, EXACT), softcap, PLAIN)
 
 
 @triton.jit
-def overlap(query_ids, query_there, key_ids, key_there):
-    """Return whether some segment may hold queries and keys of both tiles: whether the ranges of their ids meet."""
-    query_low = tl.min(tl.where(query_there, query_ids, LARGEST_ID), axis=0)
-    query_high = tl.max(tl.where(query_there, query_ids, SMALLEST_ID), axis=0)
-    key_low = tl.min(tl.where(key_there, key_ids, LARGEST_ID), axis=0)
-    key_high = tl.max(tl.where(key_there, key_ids, SMALLEST_ID), axis=0)
-    return (query_low <= key_high) & (key_low <= query_high)
+def moved_scores(
+    rows, columns, trows, tcolumns, scores, slope, scale, softcap,
+    PRECISION: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Return the tangents of what `capped_scores` gives of these tiles, along their tangents."""
+    tangent = dot(trows, tl.trans(columns), PRECISION, tl.float32)
+    tangent = dot(rows, tl.trans(tcolumns), PRECISION, tl.float32, acc=tangent) * scale
+    return capped_tangent(scores, slope, tangent, softcap, PLAIN)
 
 
 @triton.jit
-def same_segment(allowed, query_ids, query_there, key_ids, key_there):
-    """Return the mask `allowed` [queries, keys] within segments, and whether any query and key may share one."""
-    within = allowed & (query_ids[:, None] == key_ids[None, :])
-    return within, overlap(query_ids, query_there, key_ids, key_there)
+def weighed(scores, shift, weight, visible, rate, PARTIAL: tl.constexpr):
+    """Return exp(S - m) times the weight of each query, exactly 0 where PARTIAL and a query does not see the key.
+
+    It is P with weights 1 / l, and P g with weights g / l. exp2 of the difference times log2(e): folding log2(e) into S
+    would round |S| where this rounds |S - m|.
+    """
+    p = tl.exp2((scores - shift) * rate) * weight
+    if PARTIAL:
+        p = tl.where(visible, p, 0.0)
+    return p
+
+
+@triton.jit
+def overlap(row_ids, row_there, column_ids, column_there):
+    """Return whether some segment may hold rows and columns of a tile of scores: whether the ranges of ids meet."""
+    row_low = tl.min(tl.where(row_there, row_ids, LARGEST_ID), axis=0)
+    row_high = tl.max(tl.where(row_there, row_ids, SMALLEST_ID), axis=0)
+    column_low = tl.min(tl.where(column_there, column_ids, LARGEST_ID), axis=0)
+    column_high = tl.max(tl.where(column_there, column_ids, SMALLEST_ID), axis=0)
+    return (row_low <= column_high) & (column_low <= row_high)
+
+
+@triton.jit
+def same_segment(allowed, row_ids, row_there, column_ids, column_there):
+    """Return the mask `allowed` [rows, columns] within segments, and whether any row and column may share one."""
+    within = allowed & (row_ids[:, None] == column_ids[None, :])
+    return within, overlap(row_ids, row_there, column_ids, column_there)
 
 
 @triton.jit

@@ -59,12 +59,18 @@ def sdpa(
 
 
 def _vjp(
-    problem: Problem, needs: Needs, primals: Triple, g: torch.Tensor, m: torch.Tensor, l: torch.Tensor
+    problem: Problem,
+    needs: Needs,
+    primals: Triple,
+    g: torch.Tensor,
+    m: torch.Tensor,
+    l: torch.Tensor,
+    o: torch.Tensor | None = None,
 ) -> Gradients:
-    """Return the VJP for the primals that need it, itself differentiable."""
+    """Return the VJP for the primals that need it, itself differentiable; `o` saves it a pass where it is at hand."""
     if not any(needs):
         return None, None, None
-    return spread(needs, _Gradients.apply(*primals, g, m, l, problem, needs))
+    return spread(needs, _Gradients.apply(*primals, g, m, l, None if o is None else o.detach(), problem, needs))
 
 
 def _hvp(
@@ -94,15 +100,15 @@ class _Attention(torch.autograd.Function):
         q, k, v, ctx.problem = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, *output[1:])
+        ctx.save_for_backward(q, k, v, *output)
         ctx.save_for_forward(q, k, v, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
         if g is None:
             return None, None, None, None
-        q, k, v, m, l = ctx.saved_tensors
-        return *_vjp(ctx.problem, ctx.needs_input_grad[:3], (q, k, v), g, m, l), None
+        q, k, v, o, m, l = ctx.saved_tensors
+        return *_vjp(ctx.problem, ctx.needs_input_grad[:3], (q, k, v), g, m, l, o), None
 
     @staticmethod
     def jvp(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -111,7 +117,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """(q, k, v, g, m, l) -> those of (dq, dk, dv) that are needed."""
+    """(q, k, v, g, m, l, o) -> those of (dq, dk, dv) that are needed; o, if not None, is a centre that cancels."""
 
     @staticmethod
     def forward(
@@ -121,15 +127,16 @@ class _Gradients(torch.autograd.Function):
         g: torch.Tensor,
         m: torch.Tensor,
         l: torch.Tensor,
+        o: torch.Tensor | None,
         problem: Problem,
         needs: Needs,
     ) -> tuple[torch.Tensor, ...]:
-        results = gradients.run(problem, (q, k, v), g, m, l, needs)
+        results = gradients.run(problem, (q, k, v), g, m, l, needs, o)
         return tuple(result for result in results if result is not None)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        *tensors, ctx.problem, ctx.needs = inputs
+        *tensors, _, ctx.problem, ctx.needs = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -140,14 +147,14 @@ class _Gradients(torch.autograd.Function):
         q, k, v, g, m, l = ctx.saved_tensors
         directions = spread(ctx.needs, cotangents)
         if all(direction is None for direction in directions):
-            return (None,) * 8
+            return (None,) * 9
         needed = ctx.needs_input_grad
         primals = (q, k, v)
         second = _hvp(ctx.problem, needed[:3], primals, g, directions, m, l)
         tangent = None
         if needed[3]:
             tangent = _Tangent.apply(*primals, *complete(directions, primals), m, l, ctx.problem)
-        return *second, tangent, None, None, None, None
+        return *second, tangent, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 
-from ..blocks import Blocks, interpreted, interpreted_blocks
-from .tuned import CAPABILITIES, PARTS, TUNED
+from ..blocks import Blocks, dots_of, interpreted, interpreted_blocks, tuned_for
+from .tuned import PARTS, TUNED
 
 BLOCKS: dict[str, Blocks] = {
     "small": Blocks(16, 16, num_warps=4, num_stages=1),
@@ -69,18 +67,9 @@ def choose(
         capability: of the GPU.
 
     In the interpreter the choice is `interpreted_blocks`. On a GPU it is a row of `tuned`, which `benchmarks/tuning.py`
-    makes: that of its capability where there is one, on sm_9x that of sm_90, on any other that of sm_80, whose passes
-    need at most 99 KiB of shared memory and little tensor memory. Only sm_90's was timed.
+    makes, for the capability that `tuned_for` says.
     """
     if interpreted():
         return interpreted_blocks(queries, keys)
-    dots = "16 bit" if dtype != torch.float32 else "ieee" if precision == "ieee" else "split"
-    known = capability if capability in CAPABILITIES else (9, 0) if capability[0] == 9 else (8, 0)
     width = next(each for each in TUNED_FEATURES if features <= each)
-    return TUNED[known, dots, width][PARTS.index(part)]
-
-
-@functools.cache
-def capability_of(device: torch.device) -> tuple[int, int]:
-    """Return the capability of a CUDA device, such as (9, 0); of any other device (9, 0)."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+    return TUNED[tuned_for(capability), dots_of(dtype, precision), width][PARTS.index(part)]

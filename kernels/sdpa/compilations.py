@@ -22,7 +22,7 @@ LONG = 4096  # rows, by which blocks are chosen
 PASSES: dict[str, tuple[Any, dict[str, bool], tuple[str, ...]]] = {
     "forward": (output.forward_kernel, {}, ()),
     "z": (moments.moments_kernel, {"COTANGENT": True, "TANGENT": False}, ("r", "z_tangent")),
-    "dq": (gradients.query_kernel, {}, ()),
+    "dq": (gradients.query_kernel, {"CENTRED": True, "NEEDS_Q": True}, ()),
     "dk, dv": (gradients.key_kernel, {"NEEDS_K": True, "NEEDS_V": True}, ()),
     "r": (moments.moments_kernel, {"COTANGENT": False, "TANGENT": True}, ("z", "z_tangent")),
     "jvp": (tangents.tangent_kernel, {"CENTRED": True, "PRIMAL": True}, ()),
@@ -30,13 +30,13 @@ PASSES: dict[str, tuple[Any, dict[str, bool], tuple[str, ...]]] = {
     "hq": (hessian.query_hvp_kernel, {}, ()),
     "hk, hv": (hessian.key_hvp_kernel, {"NEEDS_K": True, "NEEDS_V": True}, ()),
 }
-LARGEST = ("forward", "z", "dk, dv", "jvp", "z'", "hq", "hk, hv")
+LARGEST = ("forward", "z", "dq", "dk, dv", "jvp", "z'", "hq", "hk, hv")
 
 
 def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compilation]:
     """Return (name, kernel, signature, constants, options) of the passes that hold most, as triton.compile takes them.
 
-    Those left out hold fewer tiles than one of these, in blocks as large: dq than dk and dv, r than jvp.
+    The one left out, r, holds fewer tiles than jvp, in blocks as large.
 
     Args:
         dtype: "float32", "bfloat16" or "float16"; for any other there is nothing to compile.
@@ -63,7 +63,11 @@ def compilation(
     constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width, "ALIGNED": aligned}
     constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": width in (16, 64)}  # by the default scale
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
-    options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages, "enable_fp_fusion": constants["EXACT"]}
+    options = {
+        "num_warps": blocks.num_warps,
+        "num_stages": blocks.num_stages,
+    }
+    options |= {"enable_fp_fusion": constants["EXACT"] and precision != "bf16x6"}
     return name, kernel, signature, constants, options
 
 

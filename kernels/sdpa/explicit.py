@@ -37,6 +37,7 @@ def backward(
     m: torch.Tensor,
     l: torch.Tensor,
     *,
+    o: torch.Tensor | None = None,
     scale: float | None = None,
     causal: bool = False,
     precision: str = "ieee",
@@ -49,6 +50,8 @@ def backward(
         q, k, v, scale, causal, precision, blocks: as of `sdpa`.
         g: cotangent of o [B, H, T, Dv], in the dtype of q, any strides.
         m, l: [B, H, T], as `forward` gives them; P is rebuilt from what is given, stale or not.
+        o: [B, H, T, Dv], what `forward` gave with this m and l, any strides: dq then needs no pass before it. It is
+            only a centre, whose rounding cancels.
         needs: which of dq, dk, dv to compute.
 
     Raises:
@@ -57,7 +60,9 @@ def backward(
     problem = check(q, k, v, scale=scale, causal=causal, precision=precision, blocks=blocks)
     _check_cotangent(problem, q, g)
     check_statistics(problem, m, l)
-    return gradients.run(problem, (q, k, v), g, m, l, check_needs(needs))
+    if o is not None:
+        check_like("o", o, "q", q, (problem.batch, problem.heads, problem.queries, problem.value_features))
+    return gradients.run(problem, (q, k, v), g, m, l, check_needs(needs), o)
 
 
 def vjp(
@@ -72,9 +77,9 @@ def vjp(
     blocks: Blocks | None = None,
     needs: tuple[bool, bool, bool] = (True, True, True),
 ) -> Gradients:
-    """Return `backward` with the m and l of `forward`."""
-    _, m, l = forward(q, k, v, scale=scale, causal=causal, precision=precision, blocks=blocks)
-    return backward(q, k, v, g, m, l, scale=scale, causal=causal, precision=precision, blocks=blocks, needs=needs)
+    """Return `backward` with the o, m and l of `forward`."""
+    o, m, l = forward(q, k, v, scale=scale, causal=causal, precision=precision, blocks=blocks)
+    return backward(q, k, v, g, m, l, o=o, scale=scale, causal=causal, precision=precision, blocks=blocks, needs=needs)
 
 
 def jvp(

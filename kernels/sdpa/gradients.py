@@ -6,37 +6,46 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import visible_keys
-from . import moments
-from .guardrails import Gradients, Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
+    dot,
     load_factors,
     load_step,
     load_tile,
+    padded_places,
+    plane,
     program_rows,
-    rebuilt,
+    row_factors,
     store_tile,
+    visible_keys,
     walk,
     whole_queries,
     whole_tiles,
 )
+from . import moments
+from .guardrails import Gradients, Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns, rebuilt
 
 
-@triton.jit(**unspecialised("q", "k", "v", "g", contiguous=("shift", "inverse", "z", "dq")))
+@triton.jit(**unspecialised("q", "k", "v", "g", "o", rows=("m", "l"), contiguous=("shift", "inverse", "z", "dq")))
 def query_kernel(
-    q, k, v, g,
+    q, k, v, g, o, m, l,
     shift, inverse, z, dq,
-    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c, o_b, o_h, o_r, o_c,
+    m_b, m_h, m_r, l_b, l_h, l_r,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
+    CENTRED: tl.constexpr, NEEDS_Q: tl.constexpr,
 ):  # fmt: skip
     """Compute dq [BLOCK_QUERY, D] of one tile of queries: scale * (P * (dP - z)) K.
 
-    Rounded to the dtype of q: dS = P * (dP - z), as operand of its dot with k, and dq, after the scale. All else is
-    ACCUMULATE.
+    With CENTRED the moments are made here, from the output o, and stored. z0 = rowsum(G * o) of an o that was rounded
+    is near z, and what is missing, eps = rowsum(P * (dP - z0)), is small: dq = scale * ((P * (dP - z0)) K - eps P K),
+    and z = z0 + eps. The dots differ by their roundings of (z - z0) P alone. Without NEEDS_Q they are made for dk.
+
+    Rounded to the dtype of q: dS = P * (dP - z), or P * (dP - z0) and P, as operands of dots with k, and dq, after the
+    scale. All else is ACCUMULATE.
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
@@ -44,14 +53,30 @@ def query_kernel(
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
-    row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
-    mean = tl.load(z + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
+    places = padded_places(index, padded, queries)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     g_tile = load_tile(g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED)
+    if CENTRED:
+        row_shift, row_inverse = row_factors(
+            plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
+            plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
+            existing,
+            scale,
+            EXACT,
+        )
+        o_tile = load_tile(
+            o, batch, head, queries, columns, existing[:, None] & value_columns, o_b, o_h, o_r, o_c, ALIGNED
+        )
+        mean = tl.sum(g_tile.to(ACCUMULATE) * o_tile.to(ACCUMULATE), axis=1)
+    else:
+        row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
+        mean = tl.load(z + places)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
 
     gradient = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
+    averaged = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)  # P K
+    missing = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
@@ -62,11 +87,26 @@ def query_kernel(
                 q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ds = (p * (dp - mean[:, None])).to(k_tile.dtype)
-            gradient = tl.dot(ds, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+            ds = p * (dp - mean[:, None])
+            if CENTRED:
+                missing += tl.sum(ds, axis=1)
+            if NEEDS_Q:
+                operand = ds.to(k_tile.dtype)
+                gradient = dot(operand, k_tile, PRECISION, ACCUMULATE, acc=gradient)
+                if CENTRED:
+                    weights = p.to(k_tile.dtype)
+                    averaged = dot(weights, k_tile, PRECISION, ACCUMULATE, acc=averaged)
 
-    store_tile(dq, index, T, D, queries, columns, gradient * scale, existing[:, None] & score_columns, ALIGNED)
+    if CENTRED:
+        tl.store(shift + places, row_shift, mask=existing)
+        tl.store(inverse + places, row_inverse, mask=existing)
+        tl.store(z + places, mean + missing, mask=existing)
+    if NEEDS_Q:
+        if CENTRED:
+            gradient -= missing[:, None] * averaged
+        there = existing[:, None] & score_columns
+        store_tile(dq, index, T, D, queries, columns, gradient * scale, there, ALIGNED)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", contiguous=("shift", "inverse", "z", "dk", "dv")))
@@ -74,7 +114,7 @@ def key_kernel(
     q, k, v, g,
     shift, inverse, z, dk, dv,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     NEEDS_K: tl.constexpr, NEEDS_V: tl.constexpr,
@@ -94,7 +134,6 @@ def key_kernel(
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
     if NEEDS_K:
         v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
-        z_plane = z + index.to(tl.int64) * T
 
     k_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
@@ -103,7 +142,7 @@ def key_kernel(
             queries = start + rows
             existing = queries < T
             visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
-            row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
+            row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
             q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
             g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
             p = rebuilt(
@@ -112,12 +151,12 @@ def key_kernel(
             )  # fmt: skip
             if NEEDS_V:
                 weights = p.to(g_tile.dtype)
-                v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                v_gradient = dot(weights, g_tile, PRECISION, ACCUMULATE, acc=v_gradient)
             if NEEDS_K:
-                mean = tl.load(z_plane + queries, mask=existing, other=0.0)
-                dp = tl.dot(v_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                mean = tl.load(z + padded_places(index, padded, queries))
+                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
                 ds = (p * (dp - mean[None, :])).to(q_tile.dtype)
-                k_gradient = tl.dot(ds, q_tile, acc=k_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                k_gradient = dot(ds, q_tile, PRECISION, ACCUMULATE, acc=k_gradient)
 
     if NEEDS_K:
         store_tile(dk, index, M, D, keys, columns, k_gradient * scale, present & score_columns, ALIGNED)
@@ -132,21 +171,44 @@ def run(
     m: torch.Tensor,
     l: torch.Tensor,
     needs: tuple[bool, bool, bool],
+    o: torch.Tensor | None = None,
 ) -> Gradients:
-    """Return contiguous dq, dk, dv of a checked problem, None where not needed; dv alone needs no z."""
+    """Return contiguous dq, dk, dv of a checked problem, None where not needed.
+
+    Args:
+        problem: checked.
+        primals: q, k, v.
+        g: the cotangent.
+        m, l: the statistics.
+        needs: which of dq, dk, dv to compute.
+        o: the output of these very m and l, with which dq needs no pass of moments before it; None: not known.
+    """
     dq, dk, dv = (
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip(primals, needs, strict=True)
     )
-    rows = moments.run(problem, primals, m, l, g=g if needs[0] or needs[1] else None)
-    planes, factors = (*primals, g), rows[:3]
-    if needs[0]:
-        launch(query_kernel, problem, planes=planes, contiguous=(*factors, dq), over="query", part="dq")
+    centred = o is not None and (needs[0] or needs[1])
+    if centred:
+        factors = moments.zeros(problem, primals[0], cotangent=True, tangent=False)[:3]
+    else:
+        factors = moments.run(problem, primals, m, l, g=g if needs[0] or needs[1] else None)[:3]
+    if needs[0] or centred:
+        launch(
+            query_kernel,
+            problem,
+            planes=(*primals, g, g if o is None else o),
+            rows=(m, l),
+            contiguous=(*factors, dq),
+            over="query",
+            part="dq",
+            CENTRED=centred,
+            NEEDS_Q=needs[0],
+        )
     if needs[1] or needs[2]:
         launch(
             key_kernel,
             problem,
-            planes=planes,
+            planes=(*primals, g),
             contiguous=(*factors, dk, dv),
             over="key",
             part="dk, dv",

@@ -8,13 +8,12 @@ import torch
 
 from .. import arguments
 from ..arguments import LARGEST_ROWS
-from .blocks import Blocks, interpreted
+from ..blocks import Blocks, interpreted, padded_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
-PRECISIONS = ("ieee", "bf16x6", "tf32")
 LARGEST_FEATURES = 128
 LARGEST_FLOAT32_TILE = 1024
 
@@ -43,6 +42,11 @@ class Problem(NamedTuple):
     def statistics_dtype(self) -> torch.dtype:
         """The dtype of m, l and every other row statistic: float32, or float64 for float64."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def padded(self) -> int:
+        """The rows of each plane of what derivatives keep of a row, T and zeros behind it."""
+        return padded_rows(self.queries, self.keys, self.blocks)
 
 
 def check(
@@ -90,7 +94,7 @@ def check(
         )
     )
     is_causal = arguments.boolean("causal", causal)
-    dots = arguments.one_of("precision", precision, PRECISIONS)
+    dots = arguments.one_of("precision", precision, arguments.PRECISIONS)
     return Problem(
         batch,
         heads,

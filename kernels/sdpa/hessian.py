@@ -12,23 +12,23 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import visible_keys
-from . import moments
-from .guardrails import Gradients, Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
+    dot,
     load_factors,
     load_step,
     load_tile,
+    padded_places,
     program_rows,
-    rebuilt,
-    score_tangent,
     store_tile,
+    visible_keys,
     walk,
     whole_queries,
     whole_tiles,
 )
+from . import moments
+from .guardrails import Gradients, Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns, rebuilt, score_tangent
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", contiguous=(*moments.Moments._fields, "hq")))
@@ -37,7 +37,7 @@ def query_hvp_kernel(
     shift, inverse, z, r, z_tangent, hq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -51,11 +51,11 @@ def query_hvp_kernel(
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
-    row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
-    row_offsets = index.to(tl.int64) * T + queries
-    cotangent_mean = tl.load(z + row_offsets, mask=existing, other=0.0)
-    tangent_mean = tl.load(r + row_offsets, mask=existing, other=0.0)
-    mixed = tl.load(z_tangent + row_offsets, mask=existing, other=0.0)
+    row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
+    places = padded_places(index, padded, queries)
+    cotangent_mean = tl.load(z + places)
+    tangent_mean = tl.load(r + places)
+    mixed = tl.load(z_tangent + places)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     tq_tile = load_tile(
         tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
@@ -80,13 +80,13 @@ def query_hvp_kernel(
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
             ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+            tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
             dp = dp - cotangent_mean[:, None]
             tds = (p * ((ts - tangent_mean[:, None]) * dp + (tdp - mixed[:, None]))).to(k_tile.dtype)
             ds = (p * dp).to(k_tile.dtype)
-            second = tl.dot(tds, k_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
-            second = tl.dot(ds, tk_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            second = dot(tds, k_tile, PRECISION, ACCUMULATE, acc=second)
+            second = dot(ds, tk_tile, PRECISION, ACCUMULATE, acc=second)
 
     store_tile(hq, index, T, D, queries, columns, second * scale, existing[:, None] & score_columns, ALIGNED)
 
@@ -97,7 +97,7 @@ def key_hvp_kernel(
     shift, inverse, z, r, z_tangent, hk, hv,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     NEEDS_K: tl.constexpr, NEEDS_V: tl.constexpr,
@@ -117,12 +117,9 @@ def key_hvp_kernel(
     tq_rows = walk(tq, batch, head, rows, columns, tq_b, tq_h, tq_r, tq_c, ALIGNED)
     g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
-    r_plane = r + index.to(tl.int64) * T
     if NEEDS_K:
         v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
         tv_tile = load_tile(tv, batch, head, keys, columns, present & value_columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
-        z_plane = z + index.to(tl.int64) * T
-        z_tangent_plane = z_tangent + index.to(tl.int64) * T
 
     k_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
@@ -131,8 +128,9 @@ def key_hvp_kernel(
             queries = start + rows
             existing = queries < T
             visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
-            row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
-            tangent_mean = tl.load(r_plane + queries, mask=existing, other=0.0)
+            row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
+            places = padded_places(index, padded, queries)
+            tangent_mean = tl.load(r + places)
             q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
             tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
             g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
@@ -144,17 +142,17 @@ def key_hvp_kernel(
             ts = ts - tangent_mean[None, :]
             if NEEDS_V:
                 tp = (p * ts).to(g_tile.dtype)
-                v_second = tl.dot(tp, g_tile, acc=v_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                v_second = dot(tp, g_tile, PRECISION, ACCUMULATE, acc=v_second)
             if NEEDS_K:
-                cotangent_mean = tl.load(z_plane + queries, mask=existing, other=0.0)
-                mixed = tl.load(z_tangent_plane + queries, mask=existing, other=0.0)
-                dp = tl.dot(v_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-                tdp = tl.dot(tv_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                cotangent_mean = tl.load(z + places)
+                mixed = tl.load(z_tangent + places)
+                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
+                tdp = dot(tv_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
                 dp = dp - cotangent_mean[None, :]
                 tds = (p * (ts * dp + (tdp - mixed[None, :]))).to(q_tile.dtype)
                 ds = (p * dp).to(q_tile.dtype)
-                k_second = tl.dot(tds, q_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
-                k_second = tl.dot(ds, tq_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                k_second = dot(tds, q_tile, PRECISION, ACCUMULATE, acc=k_second)
+                k_second = dot(ds, tq_tile, PRECISION, ACCUMULATE, acc=k_second)
 
     if NEEDS_K:
         store_tile(hk, index, M, D, keys, columns, k_second * scale, present & score_columns, ALIGNED)

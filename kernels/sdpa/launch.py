@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +9,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ..launching import launching
-from .blocks import Blocks, capability_of, choose, padded_features
+from ..blocks import Blocks, capability_of
+from ..launching import launching, score_units
+from .blocks import choose, padded_features
 from .guardrails import Problem
 
-LOG2E = 1.4426950408889634
-EXACT_SCALES = 2.0**-24, 1.0  # powers of two between which a score's units cost no range: |q k| is finite where |S| is
 FLOATS = ("scale", "rate")
-SCALARS = ("H", "T", "M", "D", "DV", "causal_offset")
+SCALARS = ("H", "T", "M", "D", "DV", "causal_offset", "padded")
 
 
 def unspecialised(*planes: str, rows: Sequence[str] = (), contiguous: Sequence[str]) -> dict[str, list[str]]:
@@ -94,7 +92,8 @@ def launch(
     width = padded_features(problem.features, problem.value_features)
     blocks = problem.blocks or automatic(problem, part, width)
     tiles = triton.cdiv(problem.queries, blocks.query) if over == "query" else triton.cdiv(problem.keys, blocks.key)
-    exact = math.frexp(problem.scale)[0] == 0.5 and EXACT_SCALES[0] <= problem.scale <= EXACT_SCALES[1]
+    precision = problem.precision if problem.dtype == torch.float32 else "ieee"
+    exact, rate = score_units(problem.scale)
     with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
         kernel[(tiles * problem.batch * problem.heads,)](
             *planes,
@@ -107,17 +106,18 @@ def launch(
             problem.features,
             problem.value_features,
             problem.causal_offset,
+            problem.padded,
             problem.scale,
-            problem.scale * LOG2E if exact else LOG2E,
+            rate,
             BLOCK_QUERY=blocks.query,
             BLOCK_KEY=blocks.key,
             WIDTH=width,
             ALIGNED=aligned(problem, planes),
             ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
             EXACT=exact,
-            PRECISION=problem.precision if problem.dtype == torch.float32 else "ieee",
+            PRECISION=precision,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
-            enable_fp_fusion=exact,
+            enable_fp_fusion=exact and precision != "bf16x6",
             **flags,
         )

@@ -17,24 +17,27 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import plane, visible_keys
-from .guardrails import Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
+    dot,
     load_step,
     load_tile,
+    padded_places,
+    plane,
     program_rows,
-    rebuilt,
     row_factors,
-    score_tangent,
+    visible_keys,
     walk,
     whole_tiles,
 )
+from .guardrails import Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns, rebuilt, score_tangent
 
 
 class Moments(NamedTuple):
-    """What derivatives need of each row of P, each [B, H, T], contiguous, in the dtype of the statistics.
+    """What derivatives need of each row of P, each [B, H, padded], contiguous, in the dtype of the statistics.
+
+    `padded` is that of `blocks.padded_rows`; zeros stand past the last row.
 
     `shift` and `inverse` give P without a division: they are m and 1 / l as `tiles.row_factors` has them. The others
     are None where nobody asked for them.
@@ -54,7 +57,7 @@ def moments_kernel(
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
     m_b, m_h, m_r, l_b, l_h, l_r,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     COTANGENT: tl.constexpr, TANGENT: tl.constexpr,
@@ -76,9 +79,9 @@ def moments_kernel(
         scale,
         EXACT,
     )
-    row_pointers = index.to(tl.int64) * T + queries
-    tl.store(shift + row_pointers, row_shift, mask=existing)
-    tl.store(inverse + row_pointers, row_inverse, mask=existing)
+    places = padded_places(index, padded, queries)
+    tl.store(shift + places, row_shift, mask=existing)
+    tl.store(inverse + places, row_inverse, mask=existing)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     if COTANGENT:
@@ -106,16 +109,16 @@ def moments_kernel(
                 )  # fmt: skip
                 if COTANGENT:
                     v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-                    dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                    dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
                     cotangent_mean += tl.sum(p * dp, axis=1)
                 if TANGENT:
                     tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
                     ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
                     tangent_mean += tl.sum(p * ts, axis=1)
     if COTANGENT:
-        tl.store(z + row_pointers, cotangent_mean, mask=existing)
+        tl.store(z + places, cotangent_mean, mask=existing)
     if TANGENT:
-        tl.store(r + row_pointers, tangent_mean, mask=existing)
+        tl.store(r + places, tangent_mean, mask=existing)
 
     if COTANGENT and TANGENT:
         tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
@@ -132,12 +135,20 @@ def moments_kernel(
                     q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
                     scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
                 )  # fmt: skip
-                dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-                tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+                tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
                 ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
                 centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
                 mixed += tl.sum(p * (tdp + centred), axis=1)
-        tl.store(z_tangent + row_pointers, mixed, mask=existing)
+        tl.store(z_tangent + places, mixed, mask=existing)
+
+
+def zeros(problem: Problem, like: torch.Tensor, *, cotangent: bool, tangent: bool) -> Moments:
+    """Return moments that nothing wrote yet, of a cotangent, a tangent, or both: zeros, as past the last row."""
+    expected = (True, True, cotangent, tangent, cotangent and tangent)
+    shape = (sum(expected), problem.batch, problem.heads, problem.padded)
+    made = iter(like.new_zeros(shape, dtype=problem.statistics_dtype).unbind())
+    return Moments(*(next(made) if each else None for each in expected))
 
 
 def run(
@@ -152,9 +163,7 @@ def run(
     """Return the moments of a checked problem, each contiguous [B, H, T]: z where g is given, r where tangents are."""
     q, k, v = primals
     tq, tk, tv = tangents or (q, k, v)
-    shape = (problem.batch, problem.heads, problem.queries)
-    expected = (True, True, g is not None, tangents is not None, g is not None and tangents is not None)
-    found = Moments(*(q.new_empty(shape, dtype=problem.statistics_dtype) if each else None for each in expected))
+    found = zeros(problem, q, cotangent=g is not None, tangent=tangents is not None)
     launch(
         moments_kernel,
         problem,

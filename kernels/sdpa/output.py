@@ -6,19 +6,21 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import reciprocal, visible_keys
-from .guardrails import Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
+    dot,
     in_units,
     load_step,
     load_tile,
     program_rows,
+    reciprocal,
     store_tile,
+    visible_keys,
     walk,
     whole_tiles,
 )
+from .guardrails import Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns
 
 
 @triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))
@@ -26,7 +28,7 @@ def forward_kernel(
     q, k, v,
     o, m, l,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -53,7 +55,7 @@ def forward_kernel(
             present = (start + keys < M)[:, None] if PARTIAL else True
             k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
             v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            products = dot(q_tile, tl.trans(k_tile), PRECISION, ACCUMULATE)
             scores = in_units(products, scale, EXACT)
             if PARTIAL:
                 scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
@@ -63,10 +65,8 @@ def forward_kernel(
             weights = tl.exp2((scores - shift[:, None]) * rate)
             decay = tl.exp2((largest - shift) * rate)
             row_sum = row_sum * decay + tl.sum(weights, axis=1)
-            output = tl.dot(
-                weights.to(v_tile.dtype), v_tile, acc=output * decay[:, None],
-                input_precision=PRECISION, out_dtype=ACCUMULATE,
-            )  # fmt: skip
+            weights = weights.to(v_tile.dtype)
+            output = dot(weights, v_tile, PRECISION, ACCUMULATE, acc=output * decay[:, None])
             largest = larger
 
     sees = row_sum != 0.0

@@ -6,22 +6,22 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import visible_keys
-from . import moments
-from .guardrails import Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
+    dot,
     load_factors,
     load_step,
     load_tile,
+    padded_places,
     program_rows,
-    rebuilt,
-    score_tangent,
     store_tile,
+    visible_keys,
     walk,
     whole_tiles,
 )
+from . import moments
+from .guardrails import Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns, rebuilt, score_tangent
 
 
 @triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", contiguous=("shift", "inverse", "r", "o", "to")))
@@ -30,7 +30,7 @@ def tangent_kernel(
     shift, inverse, r, o, to,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     CENTRED: tl.constexpr, PRIMAL: tl.constexpr,
@@ -46,7 +46,7 @@ def tangent_kernel(
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
-    row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
+    row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     tq_tile = load_tile(
         tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
@@ -56,7 +56,7 @@ def tangent_kernel(
     tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
     if CENTRED:
-        mean = tl.load(r + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
+        mean = tl.load(r + padded_places(index, padded, queries))
 
     tangent = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
@@ -77,10 +77,10 @@ def tangent_kernel(
                 ts = ts - mean[:, None]
             tp = (p * ts).to(v_tile.dtype)
             weights = p.to(v_tile.dtype)
-            tangent = tl.dot(tp, v_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
-            tangent = tl.dot(weights, tv_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            tangent = dot(tp, v_tile, PRECISION, ACCUMULATE, acc=tangent)
+            tangent = dot(weights, tv_tile, PRECISION, ACCUMULATE, acc=tangent)
             if PRIMAL:
-                output = tl.dot(weights, v_tile, acc=output, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                output = dot(weights, v_tile, PRECISION, ACCUMULATE, acc=output)
 
     there = existing[:, None] & value_columns
     store_tile(to, index, T, DV, queries, columns, tangent, there, ALIGNED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..blocks import Blocks
 
 PARTS = ("forward", "z", "dq", "dk, dv", "r", "jvp", "z'", "hq", "hk, hv")
-CAPABILITIES = ((8, 0), (9, 0))
 
 TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "16 bit", 64): (
@@ -76,8 +75,8 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ),
     ((9, 0), "16 bit", 64): (
         Blocks(64, 64, 4, 3),  # forward
-        Blocks(64, 64, 4, 3),  # z
-        Blocks(64, 64, 4, 2),  # dq
+        Blocks(128, 64, 8, 3),  # z
+        Blocks(64, 64, 4, 3),  # dq
         Blocks(64, 64, 4, 3),  # dk, dv
         Blocks(128, 64, 8, 3),  # r
         Blocks(64, 64, 4, 3),  # jvp
@@ -86,7 +85,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(64, 64, 4, 2),  # hk, hv
     ),
     ((9, 0), "16 bit", 128): (
-        Blocks(64, 64, 4, 3),  # forward
+        Blocks(128, 64, 4, 2),  # forward
         Blocks(128, 64, 8, 3),  # z
         Blocks(128, 64, 8, 3),  # dq
         Blocks(64, 128, 8, 3),  # dk, dv
@@ -108,26 +107,26 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 4, 1),  # hk, hv
     ),
     ((9, 0), "ieee", 128): (
-        Blocks(32, 32, 8, 1),  # forward
-        Blocks(32, 32, 8, 1),  # z
-        Blocks(32, 32, 8, 1),  # dq
-        Blocks(32, 32, 8, 1),  # dk, dv
+        Blocks(32, 32, 4, 1),  # forward
+        Blocks(16, 32, 4, 1),  # z
+        Blocks(32, 32, 4, 1),  # dq
+        Blocks(32, 32, 4, 1),  # dk, dv
         Blocks(32, 32, 8, 1),  # r
-        Blocks(32, 32, 8, 1),  # jvp
-        Blocks(16, 16, 4, 1),  # z'
-        Blocks(16, 16, 4, 1),  # hq
+        Blocks(16, 16, 4, 1),  # jvp
+        Blocks(32, 32, 8, 1),  # z'
+        Blocks(16, 32, 4, 1),  # hq
         Blocks(16, 16, 4, 1),  # hk, hv
     ),
     ((9, 0), "split", 64): (
-        Blocks(64, 64, 4, 1),  # forward
+        Blocks(128, 64, 8, 1),  # forward
         Blocks(128, 64, 8, 1),  # z
-        Blocks(64, 64, 4, 1),  # dq
+        Blocks(128, 64, 8, 1),  # dq
         Blocks(64, 128, 8, 1),  # dk, dv
         Blocks(128, 64, 8, 1),  # r
         Blocks(128, 64, 8, 1),  # jvp
         Blocks(128, 64, 8, 1),  # z'
         Blocks(128, 64, 8, 1),  # hq
-        Blocks(32, 128, 8, 1),  # hk, hv
+        Blocks(64, 128, 8, 1),  # hk, hv
     ),
     ((9, 0), "split", 128): (
         Blocks(128, 64, 8, 1),  # forward

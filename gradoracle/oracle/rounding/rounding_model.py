@@ -273,10 +273,12 @@ class Roundoff:
         """
         if not self.contract.rounds:
             return q
+        size = q.value.abs()
         if q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]:
+            if LARGEST[dtype] < LARGEST[q.held]:
+                self.check_overflow(q, size, dtype, operand, before)
             narrower = SMALLEST_SUBNORMAL[q.held] < SMALLEST_SUBNORMAL[dtype]
             return self.scaled_down(q, place, dtype) if narrower else q
-        size = q.value.abs()
         self.check_overflow(q, size, dtype, operand, before)
         unit = UNIT_ROUNDOFF[dtype]
         width = half_spacing(size, unit) if spacing else size * unit

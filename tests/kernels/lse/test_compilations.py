@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from gradoracle.kernels import lse as kernels
-from gradoracle.kernels.lse import blocks, fused, hessian, output, separate, sinks, tangents
+from gradoracle.kernels.lse import blocks, factors, fused, hessian, output, separate, sinks, tangents
 from gradoracle.kernels.lse.compilations import PASSES
 from programs import compiling, specialising
 from sweeps import slow
 
 from tests.kernels.lse.watching import watch
 
-MODULES = (output, separate, fused, tangents, hessian, sinks)
+MODULES = (output, factors, separate, fused, tangents, hessian, sinks)
 Q, K = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 7, 3)
 IDS = {"q_segments": torch.zeros(1, 5, dtype=torch.int64), "kv_segments": torch.zeros(1, 7, dtype=torch.int64)}
 
@@ -51,7 +51,7 @@ def test_all_options_together_compile_each_kernel_twice(compiled: set[tuple[Any,
     names = [name for name, *_ in compiled]
     counts = {name: names.count(name) for name in names}
     seven = ("forward", "query", "key", "fused", "tangent", "query_hvp", "key_hvp")
-    assert counts == {f"{name}_kernel": 2 for name in seven} | {"sum_kernel": 1}
+    assert counts == {f"{name}_kernel": 2 for name in seven} | {"sum_kernel": 1, "factors_kernel": 1}
 
 
 def test_only_the_type_of_segment_ids_starts_another(compiled: set[tuple[Any, ...]]) -> None:
@@ -76,7 +76,9 @@ def test_compiled_widths_are_few() -> None:
 
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
     found = specialising(*(module.__name__.removeprefix("gradoracle.kernels.") for module in MODULES))
-    assert len(found) == 9 and {name for names in found.values() for name in names} == {"scale", "softcap"}, found
+    assert len(found) == 10 and {name for names in found.values() for name in names} == {"scale", "softcap", "rate"}, (
+        found
+    )
 
 
 LOADS = """

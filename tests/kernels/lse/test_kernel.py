@@ -134,6 +134,7 @@ IDS = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 7, dtype=torch.int64)
         ((Q.repeat(1, 1, 1, 86), K.repeat(1, 1, 1, 86)), {}, ["q has D = 258", "from 1 to 256"]),
         ((Q, K), {"blocks": kernels.Blocks(20, 16)}, ["blocks.query is 20", "power of two"]),
         ((Q, K), {"blocks": "small"}, ["blocks is 'small'", "Blocks or None"]),
+        ((Q, K), {"precision": "fp8"}, ["precision", "'fp8'", "'ieee', 'bf16x6' or 'tf32'"]),
     ],
 )
 def test_what_it_cannot_take_is_refused_by_name(args: tuple, options: dict, words: list[str]) -> None:

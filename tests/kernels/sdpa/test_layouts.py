@@ -166,7 +166,7 @@ def test_only_the_gradients_asked_for_are_launched(monkeypatch):
     launched.clear()
     leaf = primals[0].clone().requires_grad_()
     sdpa(leaf, *primals[1:]).backward(g)
-    assert launched == ["moments_kernel", "query_kernel"]
+    assert launched == ["query_kernel"]  # which makes them from the output
     launched.clear()
     hvp(*primals, g, *tangents, needs=(False, False, True))
     assert launched == ["moments_kernel", "key_hvp_kernel"]

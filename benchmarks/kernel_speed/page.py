@@ -1,0 +1,239 @@
+"""Page: docs/background/speed.md and its plots, from the rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from gradoracle.model.errors import UsageError
+
+from .chips import CHIPS, Chip, chip_of
+from .content import content
+from .rows import Line, read
+from .scans import Scan, members, scans
+from .stopwatch import LEAST, LONG, SHORT
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "background" / "speed.md"
+COMMAND = "python benchmarks/kernels.py"
+RUN = ("date", "card", "driver", "cuda", "torch", "triton", "python", "commit", "packages", "switches")
+
+INTRODUCTION = f"""# Speed of the kernels
+
+How fast are the shipped kernels, compared with other implementations of the same work and with what the GPU can do? All
+entries of a work are timed in one run, on the same tensors, by `{COMMAND}`; `{COMMAND} --write-page`
+makes this page from [kernels.csv](../../benchmarks/results/kernels.csv), whose rows have quartiles, counts and memory.
+
+- A time is the median of at least {LEAST} calls between device events; of fewer, from 3 on, where a call takes more
+  than {LONG:g} s (column *calls*). The device's cache is cleared before each; the device does not wait for the host.
+  After a slash: the same as a CUDA graph, where a call takes less than {SHORT:g} ms. A ratio compares with the fastest
+  of our entries; above 1 ours is faster.
+- *floor*: the operations that no implementation does without at the chip's peak rate, or the bytes of inputs and
+  outputs at its peak bandwidth, whichever takes longer. Peak rates are those of NVIDIA's data sheets (dense, SXM):
+  {{rates}}.
+  The floor of float32 is that of fused multiply-adds without tensor cores. Entries that multiply on tensor cores have
+  one of their own: bf16x6 that of six bfloat16 products, tf32x3 that of three TF32 products. The semi-CRF's operations
+  are those of the recursion, in float64; its floor ignores that a position waits for the one before.
+- *MB*: allocated at most, beyond the inputs, by set-up and call; of a backward its forward is the set-up.
+- Inputs are normal random numbers. PyTorch's switches are at their defaults (column *switches*), and an entry that
+  turns one on is named for it: *16-bit reduction* is `allow_fp16_bf16_reduction_math_sdp`, *TF32* is
+  `matmul.allow_tf32`. *torch-semimarkov's recursion* is its documented scheme, written anew
+  (`benchmarks/families/semimarkov.py`).
+"""
+
+
+def write(file: Path, page: Path = PAGE) -> None:
+    """Write the page and one SVG a family beside it.
+
+    Raises:
+        UsageError: there are no rows.
+    """
+    lines = read(file)
+    if not lines:
+        raise UsageError(f"{file} has no rows; expected those of a run of `{COMMAND}`")
+    plots = _plots(lines, page)
+    page.write_text("\n".join(text(lines, {family: svg.name for family, svg in plots.items()})) + "\n")
+
+
+def _plots(lines: Sequence[Line], page: Path) -> dict[str, Path]:
+    """The SVG of each family that has scans."""
+    from .plots import plot
+
+    found: dict[str, Path] = {}
+    for family in _families(lines):
+        own = scans(line for line in lines if line.family == family)
+        if own:
+            found[family] = page.with_name(f"{page.stem}_{family}.svg")
+            found[family].write_text(plot(own))
+    return found
+
+
+def text(lines: Sequence[Line], plots: dict[str, str]) -> Iterator[str]:
+    """The page, line by line; ``plots``: family -> name of its SVG."""
+    cards = dict.fromkeys(line.card for line in lines)
+    chips = [chip for chip in CHIPS if any(chip_of(card) == chip for card in cards)]
+    rates = "; ".join(_rates(chip) for chip in chips)
+    yield INTRODUCTION.format(rates=rates or "of this card none are known here, so there is no floor")
+    yield from _runs(lines)
+    for family in _families(lines):
+        own = [line for line in lines if line.family == family]
+        yield f"## {family}\n"
+        if len({line.kernels for line in own}) > 1 or own[0].kernels != content(family):
+            yield f"**The kernels have changed since these times were taken: `{COMMAND} {family}` takes them anew.**\n"
+        yield from _compared(own)
+        yield from _detailed(own)
+        yield from _remembered(own)
+        if family in plots:
+            yield f"![time against length]({plots[family]})\n"
+        for scan in scans(own):
+            yield from _grown(scan)
+
+
+def _rates(chip: Chip) -> str:
+    """A chip's peak rates as text."""
+    said = [
+        f"{chip.operations[what] / 1e12:g} TFLOP/s in {what}" for what in ("bfloat16", "tf32", "float32", "float64")
+    ]
+    return f"{chip.name} {', '.join(said)}, {chip.bandwidth / 1e12:g} TB/s"
+
+
+def _families(lines: Sequence[Line]) -> list[str]:
+    return list(dict.fromkeys(line.family for line in lines))
+
+
+def _runs(lines: Sequence[Line]) -> Iterator[str]:
+    """What each run ran on, with its families."""
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for line in lines:
+        families = runs.setdefault(tuple(getattr(line, name) for name in RUN), [])
+        if line.family not in families:
+            families.append(line.family)
+    yield "| families | " + " | ".join(RUN) + " |"
+    yield "|---" * (len(RUN) + 1) + "|"
+    for facts, families in runs.items():
+        yield f"| {', '.join(families)} | " + " | ".join(_cell(fact) for fact in facts) + " |"
+    yield ""
+
+
+def _compared(lines: Sequence[Line]) -> Iterator[str]:
+    """A table of works by entries, without those of scans alone, and why some cells are empty."""
+    tabled = _tabled(lines)
+    entries = list(dict.fromkeys(line.entry for line in tabled))
+    yield "| work, ms | floor | " + " | ".join(entries) + " |"
+    yield "|---" * (len(entries) + 2) + "|"
+    for work in dict.fromkeys(line.work for line in tabled):
+        row = {line.entry: line for line in tabled if line.work == work}
+        first = next((line for line in row.values() if line.ours), None)
+        best = min((line.best for line in row.values() if line.ours and line.best is not None), default=None)
+        cells = [_time(row[who], best) if who in row else "" for who in entries]
+        least = "" if first is None or first.floor_milliseconds is None else f"{first.floor_milliseconds:.3g}"
+        yield f"| {_named(next(iter(row.values())))} | {least} | " + " | ".join(cells) + " |"
+    yield ""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        if line.missing:
+            reasons.setdefault((line.entry, line.missing), []).append(_named(line))
+    if reasons:
+        yield "Without a time:\n"
+        for (entry, reason), works in reasons.items():
+            where = works[0] if len(works) == 1 else f"{len(works)} works, the first: {works[0]}"
+            yield f"- {entry}: {_cell(reason)} ({where})"
+        yield ""
+
+
+def _named(line: Line) -> str:
+    """A work without its family and without what is said in parentheses."""
+    return " ".join((line.derivative.partition(" (")[0], line.work.partition(f"{line.derivative} ")[2]))
+
+
+def _remembered(lines: Sequence[Line]) -> Iterator[str]:
+    """A table of works by entries: peak memory."""
+    known = [line for line in _tabled(lines) if line.peak_bytes is not None]
+    entries = list(dict.fromkeys(line.entry for line in known))
+    if not known:
+        return
+    yield "| work, MB beyond the inputs | " + " | ".join(entries) + " |"
+    yield "|---" + "|--:" * len(entries) + "|"
+    for work in dict.fromkeys(line.work for line in known):
+        row = {line.entry: line for line in known if line.work == work}
+        cells = [f"{(row[who].peak_bytes or 0) / 1e6:.1f}" if who in row else "" for who in entries]
+        yield f"| {_named(next(iter(row.values())))} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _tabled(lines: Sequence[Line]) -> list[Line]:
+    """The rows of tables: those of works that are not of scans alone."""
+    return [line for line in lines if line.scan != "only"]
+
+
+def _time(line: Line, ours: float | None) -> str:
+    """A cell: the time, that of the graph, and the ratio to ours."""
+    if line.milliseconds is None:
+        return "–"
+    said = f"{line.milliseconds:.4g}"
+    if line.graph_milliseconds is not None:
+        said += f" / {line.graph_milliseconds:.4g}"
+    if line.ours:
+        return f"**{said}**"
+    if ours is not None:
+        said += f", {(line.best or 0.0) / ours:.2f}x"
+    return said
+
+
+def _detailed(lines: Sequence[Line]) -> Iterator[str]:
+    """A table of our entries: spread, rate, share of the floor."""
+    yield "| work | entry | ms | quartiles | calls | as a graph | rate | of the floor | set by |"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
+    for line in _tabled(lines):
+        if line.ours and line.milliseconds is not None:
+            graph = "" if line.graph_milliseconds is None else f"{line.graph_milliseconds:.4g}"
+            share = "" if line.floor_milliseconds is None else f"{_share(line):.0%}"
+            cells = (
+                _named(line), line.entry, f"{line.milliseconds:.4g}", f"{line.lower:.4g} to {line.upper:.4g}",
+                str(line.count), graph or _cell(line.no_graph), _rate(line), share,
+                f"{line.floor_by}, {line.arithmetic}" if line.floor_by else "",
+            )  # fmt: skip
+            yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _share(line: Line) -> float:
+    return (line.floor_milliseconds or 0.0) / (line.best or 1.0)
+
+
+def _rate(line: Line) -> str:
+    """What an entry achieves, of what the floor counts."""
+    seconds = (line.best or 1.0) / 1e3
+    if line.floor_by == "memory":
+        return f"{line.moved / seconds / 1e9:.0f} GB/s"
+    return f"{line.operations / seconds / 1e12:.3g} TFLOP/s"
+
+
+def _grown(scan: Scan) -> Iterator[str]:
+    """A table over the size: time of each entry, our rate, and our time for the work of the smallest size."""
+    yield f"{scan.title}, ms of a call by {scan.dim}:\n"
+    sizes = sorted({size for rows in scan.entries.values() for size in rows})
+    ours = next(iter(scan.entries.values()))
+    yield f"| {scan.dim} | sequences | floor | " + " | ".join(scan.entries) + " | rate | time / work |"
+    yield "|--:" * (len(scan.entries) + 5) + "|"
+    first = next(iter(ours.values()), None)
+    for size in sizes:
+        any_row = next(rows[size] for rows in scan.entries.values() if size in rows)
+        times = [_of_size(rows, size, lambda line: f"{line.best:.4g}") for rows in scan.entries.values()]
+        least = f"{scan.floors[size]:.3g}" if size in scan.floors else ""
+        growth = _of_size(ours, size, lambda line: "" if first is None else f"{_per_work(line) / _per_work(first):.2f}")
+        cells = [str(size), str(members(any_row)), least, *times, _of_size(ours, size, _rate), growth]
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _per_work(line: Line) -> float:
+    return (line.best or 0.0) / line.operations
+
+
+def _of_size(rows: dict[int, Line], size: int, how: Callable[[Line], str]) -> str:
+    return how(rows[size]) if size in rows else ""
+
+
+def _cell(said: str) -> str:
+    """Text that does not end a table's cell."""
+    return said.replace("|", "/").replace("<", "&lt;")

@@ -1,0 +1,32 @@
+"""Precisions of float32's dots: each shipped kernel that takes one keeps the preset of its name, and no finer one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradoracle.check.run import check
+from gradoracle.model.dims import parse_sizes
+from gradoracle.model.verdict import Status
+from gradoracle.project.request import Request
+
+COMPARED = {
+    "sdpa": "*_matches_*,*_converge*,backward_*,hvp_*,jvp_*,the_saved_*,l_*,a_query_*",
+    "lse": "*_matches_*,*_converge*,hvp_*,jvp_*,fused_*",
+}
+
+
+@pytest.mark.parametrize("precision", ["bf16x6", "tf32"])
+@pytest.mark.parametrize("family", list(COMPARED))
+def test_other_precisions_of_dots_keep_the_preset_of_their_name(family: str, precision: str) -> None:
+    dims = dict(map(parse_sizes, ("T=1:40", "M=1:40")))
+    request = Request(family, device="cpu", dtypes=("float32",), dims=dims, examples=8, workers=0)
+    asked = replace(request, arguments={"precision": precision}, contracts={"float32": precision})
+    report = check(replace(asked, property=COMPARED[family]))
+    assert report.exit_code == 0 and len(report.verdicts) >= 8
+    assert all(verdict.status is not Status.VIOLATED for verdict in report.verdicts)
+    # what "ieee" keeps is more than what they do
+    assert check(replace(asked, contracts={"float32": "ieee32"}, property="*_matches_*")).exit_code == (
+        1 if precision == "tf32" else 0
+    )
