@@ -5,7 +5,8 @@
 
 Candidates are compiled in processes of their own first, many at a time. A pass is timed with the sums that it needs
 before it, since they leave in the cache what it reads first: "scan" is a forward, "gradients" a backward, "tangent" a
-JVP without its forward, "hessian" an HVP without forward and backward. Times are medians.
+JVP without its forward, "hessian" an HVP without forward and backward. Times are medians. One piece is a row of the
+table for as many programs as processors, two and four are one for more.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ def parsed(text: str) -> tuple[int, Tiles]:
 
 def choose(width: int, part: str, tiles: str) -> None:
     """Make a pass have these tiles, in this process."""
-    row = list(TUNED[width])
-    row[PARTS.index(part)] = parsed(tiles)[1]
-    TUNED[width] = tuple(row)
+    for many in (False, True):
+        row = list(TUNED[width, many])
+        row[PARTS.index(part)] = parsed(tiles)[1]
+        TUNED[width, many] = tuple(row)
 
 
 class Inputs:

@@ -11,7 +11,7 @@ from ..blocks import interpreted
 from .tuned import PARTS, TUNED
 
 ENOUGH_PROGRAMS = 128
-"""From how many programs on a head's sequence is left whole: about one for each of an H200's 132 processors."""
+"""From how many programs on a head's sequence is left whole: about one for each of the 132 processors of an H100."""
 
 PROGRAMS = 256
 """How many programs a launch aims at where sequences are cut, whatever the device, so that its bits are the same."""
@@ -76,6 +76,19 @@ def value_columns(blocks: Blocks, features: int) -> int:
     return blocks.value if compiled else min(blocks.value, padded(features))
 
 
+def programs_of_head(blocks: Blocks, columns: int, width: int) -> int:
+    """Return how many programs a head that is not cut counts as, whatever the tiles of a pass are.
+
+    Args:
+        blocks: of the problem.
+        columns: of the result.
+        width: features of the scores.
+
+    A program is half as wide as scores are, but at least 32 columns and at most `blocks.value`.
+    """
+    return triton.cdiv(columns, min(value_columns(blocks, columns), max(32, padded(width) // 2)))
+
+
 def choose(dtype: torch.dtype, rows: int) -> Blocks:
     """Choose blocks where no `blocks=` forces them.
 
@@ -97,7 +110,9 @@ def automatic(dtype: torch.dtype) -> Blocks:
     return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
 
 
-def of_part(blocks: Blocks, part: str, dtype: torch.dtype, features: int, capability: tuple[int, int]) -> Blocks:
+def of_part(
+    blocks: Blocks, part: str, dtype: torch.dtype, features: int, programs: int, capability: tuple[int, int]
+) -> Blocks:
     """Return the blocks of one pass of a problem that forces none, on a GPU.
 
     Args:
@@ -105,6 +120,7 @@ def of_part(blocks: Blocks, part: str, dtype: torch.dtype, features: int, capabi
         part: the pass, one of `tuned.PARTS`.
         dtype: of q, k and v.
         features: D of the launch.
+        programs: of all pieces of all heads, as `programs_of_head` counts them.
         capability: of the GPU.
 
     Its chunk is that of every pass, since results depend on it. The rest is a row of `tuned` where there is one.
@@ -112,7 +128,8 @@ def of_part(blocks: Blocks, part: str, dtype: torch.dtype, features: int, capabi
     if not has_tuned(dtype, capability):
         return in_one_stage(blocks, part)
     width = max(64, padded(features))
-    return blocks._replace(**TUNED[width][PARTS.index(part)]._asdict())
+    tiles = TUNED[width, programs > ENOUGH_PROGRAMS][PARTS.index(part)]
+    return blocks._replace(**tiles._asdict())
 
 
 def has_tuned(dtype: torch.dtype, capability: tuple[int, int]) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 
 from . import gradients, hessian, launch, scan, tangents
-from .blocks import Blocks, automatic, fitting, has_tuned, in_one_stage, of_part
+from .blocks import ENOUGH_PROGRAMS, Blocks, automatic, fitting, has_tuned, in_one_stage, of_part
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
@@ -46,9 +47,11 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
         for part in PASSES if chosen else FORCED:
             for width in WIDTHS if chosen else (max(WIDTHS),):
                 found.append(compilation(part, dtype, width, label, in_one_stage(blocks, part), aligned=chosen))
-    for part in PASSES if has_tuned(held, capability) else ():
-        for width in WIDTHS:
-            found.append(compilation(part, dtype, width, "tuned", of_part(own, part, held, width, capability)))
+    for part, width in itertools.product(PASSES if has_tuned(held, capability) else (), WIDTHS):
+        few, many = (of_part(own, part, held, width, ENOUGH_PROGRAMS + more, capability) for more in (0, 1))
+        found.append(compilation(part, dtype, width, "tuned", few))
+        if many != few:
+            found.append(compilation(part, dtype, width, "tuned, many programs", many))
     return found
 
 

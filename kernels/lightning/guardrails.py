@@ -20,7 +20,7 @@ from ..arguments import (
     like,
     shape,
 )
-from .blocks import Blocks, choose, piece_rows, value_columns
+from .blocks import Blocks, choose, piece_rows, programs_of_head
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_FEATURES = 128
@@ -76,8 +76,8 @@ def check(q: object, k: object, v: object, initial_state: object, return_state: 
     boolean("return_state", return_state)
     given = _check_blocks(blocks)
     chosen = given or choose(q.dtype, rows)
-    widest = max(triton.cdiv(size, value_columns(chosen, size)) for size in (features, values))
-    length = piece_rows(chosen, rows, batch * heads * widest)
+    widest = max(features, values)
+    length = piece_rows(chosen, rows, batch * heads * programs_of_head(chosen, widest, widest))
     pieces = triton.cdiv(rows, length)
     return Problem(batch, heads, rows, features, values, chosen, given is not None, length, pieces, q.dtype, q.device)
 

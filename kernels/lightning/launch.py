@@ -10,7 +10,7 @@ import triton
 
 from ..blocks import capability_of, interpreted
 from ..launching import launching
-from .blocks import BLOCKS, Blocks, in_one_stage, of_part, padded, value_columns
+from .blocks import BLOCKS, Blocks, in_one_stage, of_part, padded, programs_of_head, value_columns
 from .guardrails import Problem
 
 STATES = (
@@ -70,8 +70,8 @@ def launch(
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
     """
-    blocks = _blocks(problem, part, features)
     widest = max(columns)
+    blocks = _blocks(problem, part, features, widest)
     block_value = value_columns(problem.blocks if interpreted() else blocks, widest)
     counts = [triton.cdiv(each, block_value) for each in columns]
     absent = rows[0].new_empty(1, dtype=torch.float32) if None in others else None
@@ -113,10 +113,13 @@ def specialised(blocks: Blocks, forced: bool) -> bool:
     return not forced or interpreted() or blocks not in BLOCKS.values()
 
 
-def _blocks(problem: Problem, part: str, features: int) -> Blocks:
+def _blocks(problem: Problem, part: str, features: int, columns: int) -> Blocks:
     if problem.forced or interpreted():
         return in_one_stage(problem.blocks, part)
-    return of_part(problem.blocks, part, problem.dtype, features, capability_of(problem.device))
+    capability = capability_of(problem.device)
+    of_head = programs_of_head(problem.blocks, columns, features)
+    programs = problem.batch * problem.heads * problem.pieces * of_head
+    return of_part(problem.blocks, part, problem.dtype, features, programs, capability)
 
 
 def _aligned(rows: Sequence[torch.Tensor], chunk: int) -> bool:

@@ -16,21 +16,37 @@ class Tiles(NamedTuple):
 
 PARTS = ("sums", "scan", "gradients", "tangent sums", "tangent", "hessian")
 
-TUNED: dict[int, tuple[Tiles, ...]] = {
-    64: (
-        Tiles(64, 64, 4, 3),  # sums
-        Tiles(64, 64, 4, 3),  # scan
-        Tiles(64, 64, 4, 2),  # gradients
-        Tiles(64, 64, 4, 2),  # tangent sums
+TUNED: dict[tuple[int, bool], tuple[Tiles, ...]] = {  # width, and whether there are more programs than processors
+    (64, False): (
+        Tiles(64, 64, 4, 4),  # sums
+        Tiles(64, 32, 4, 4),  # scan
+        Tiles(64, 64, 4, 3),  # gradients
+        Tiles(64, 64, 4, 3),  # tangent sums
+        Tiles(64, 32, 4, 3),  # tangent
+        Tiles(64, 64, 4, 2),  # hessian
+    ),
+    (64, True): (
+        Tiles(64, 64, 4, 4),  # sums
+        Tiles(64, 64, 4, 4),  # scan
+        Tiles(64, 64, 4, 3),  # gradients
+        Tiles(64, 64, 4, 3),  # tangent sums
         Tiles(64, 64, 4, 2),  # tangent
         Tiles(64, 64, 4, 2),  # hessian
     ),
-    128: (
+    (128, False): (
+        Tiles(64, 64, 4, 4),  # sums
+        Tiles(64, 64, 4, 3),  # scan
+        Tiles(64, 64, 4, 4),  # gradients
+        Tiles(64, 64, 4, 3),  # tangent sums
+        Tiles(64, 64, 4, 2),  # tangent
+        Tiles(32, 64, 4, 2),  # hessian
+    ),
+    (128, True): (
         Tiles(64, 64, 4, 3),  # sums
-        Tiles(64, 64, 4, 2),  # scan
-        Tiles(64, 64, 4, 2),  # gradients
-        Tiles(64, 64, 4, 2),  # tangent sums
-        Tiles(32, 32, 4, 2),  # tangent
-        Tiles(32, 32, 4, 2),  # hessian
+        Tiles(64, 64, 4, 3),  # scan
+        Tiles(64, 64, 4, 3),  # gradients
+        Tiles(64, 64, 4, 3),  # tangent sums
+        Tiles(32, 64, 4, 2),  # tangent
+        Tiles(32, 64, 4, 2),  # hessian
     ),
 }
