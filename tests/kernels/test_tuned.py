@@ -1,4 +1,4 @@
-"""Tables of blocks: a row for each capability, kind of dots and width, and no tile larger than factors are padded for."""
+"""Tables of blocks: a row for each capability, kind of dots and width, and no tile larger than factors allow."""
 
 from __future__ import annotations
 
