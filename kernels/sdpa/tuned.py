@@ -10,7 +10,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "16 bit", 64): (
         Blocks(64, 64, 4, 3),  # forward
         Blocks(64, 64, 4, 3),  # z
-        Blocks(64, 64, 4, 2),  # dq
+        Blocks(64, 32, 4, 3),  # dq
         Blocks(64, 64, 4, 3),  # dk, dv
         Blocks(128, 64, 8, 3),  # r
         Blocks(64, 64, 4, 3),  # jvp
@@ -21,7 +21,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "16 bit", 128): (
         Blocks(64, 64, 4, 3),  # forward
         Blocks(128, 32, 4, 3),  # z
-        Blocks(64, 64, 4, 2),  # dq
+        Blocks(64, 32, 4, 3),  # dq
         Blocks(32, 64, 4, 3),  # dk, dv
         Blocks(64, 64, 4, 2),  # r
         Blocks(32, 32, 8, 1),  # jvp
@@ -54,7 +54,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "split", 64): (
         Blocks(128, 16, 8, 1),  # forward
         Blocks(64, 32, 4, 1),  # z
-        Blocks(64, 32, 4, 2),  # dq
+        Blocks(32, 32, 4, 1),  # dq
         Blocks(16, 64, 4, 1),  # dk, dv
         Blocks(16, 32, 4, 1),  # r
         Blocks(16, 32, 4, 1),  # jvp
@@ -65,7 +65,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "split", 128): (
         Blocks(16, 32, 4, 1),  # forward
         Blocks(16, 32, 4, 1),  # z
-        Blocks(16, 32, 4, 1),  # dq
+        Blocks(16, 16, 4, 1),  # dq
         Blocks(16, 16, 4, 1),  # dk, dv
         Blocks(16, 32, 4, 1),  # r
         Blocks(16, 16, 4, 1),  # jvp

@@ -42,7 +42,7 @@ from gradoracle.execution import interpreter
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.errors import UsageError
 from gradoracle.model.kernel import kernel as adopted
-from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.sources import sources_of
 from gradoracle.mutation.views import SCHEMA
 from gradoracle.oracle.truth import Oracle
@@ -276,7 +276,7 @@ def test_faults_that_mutate_scored_are_tried_and_known_the_next_time(tmp_path, m
     monkeypatch.setattr(styles, "LISTED", {"lightning": (small,)})
     monkeypatch.setattr(styles, "TINY", {"lightning": TINY["lightning"]})
     sources = sources_of(resolve("lightning"))
-    everyone = [mutant for source in sources for mutant in mutants(source.text, source.shown)]
+    everyone = [mutant for source in sources for mutant in mutants_of(source)]
     chosen = choose(everyone, 120, 0)
     negated = next(each for each in chosen if each.operator == "result negated" and each.function == "store_rows")
     faults = [
