@@ -17,8 +17,8 @@ INTRODUCTION = """# Shared memory
 
 Do the shipped kernels fit the shared memory of each architecture? The tables list the bytes that one program of each
 compilation uses, and the limit of each architecture. Kernels are compiled offline; `make shared-memory` rewrites this
-page. **Bold**: more than the limit. The property `shared_memory_fits_each_architecture` checks the same on every run of
-`gradoracle check`; of the semi-CRF it checks the compilations that use most.
+page. **Bold**: more than the limit; "–": not launched there. The property `shared_memory_fits_each_architecture` checks
+the same on every run of `gradoracle check`; of the semi-CRF it checks the compilations that use most.
 """
 
 
@@ -46,7 +46,9 @@ def table(kernel: Kernel) -> Iterator[str]:
 
 
 def _cell(found: Allotments, name: str, capability: int) -> str:
-    taken = found[name, capability]
+    taken = found.get((name, capability))
+    if taken is None:
+        return "–"
     if isinstance(taken, str):
         return "does not compile"
     return f"**{taken.bytes}**" if taken.bytes > SHARED_MEMORY[capability] else str(taken.bytes)
