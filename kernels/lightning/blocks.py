@@ -8,9 +8,10 @@ import torch
 import triton
 
 from ..blocks import interpreted
+from .tuned import PARTS, TUNED
 
 ENOUGH_PROGRAMS = 128
-"""From how many programs on a head's sequence is left whole: about one for each of an H200's 132 processors."""
+"""From how many programs on a head's sequence is left whole: about one for each of the 132 processors of an H100."""
 
 PROGRAMS = 256
 """How many programs a launch aims at where sequences are cut, whatever the device, so that its bits are the same."""
@@ -29,7 +30,7 @@ class Blocks(NamedTuple):
     and `value` columns of v are one program's. `chunk`, `micro` and `value` are powers of two, at least 16; `micro`
     divides `chunk`, which divides `piece`. `piece` = 0 leaves the length of a piece to `piece_rows`. `num_warps` and
     `num_stages` are Triton's launch options, the latter of scans only: their tangents, which load twice the tiles, run
-    in one stage. The interpreter ignores both.
+    in one stage where blocks are not tuned. The interpreter ignores both.
     """
 
     chunk: int
@@ -75,6 +76,19 @@ def value_columns(blocks: Blocks, features: int) -> int:
     return blocks.value if compiled else min(blocks.value, padded(features))
 
 
+def programs_of_head(blocks: Blocks, columns: int, width: int) -> int:
+    """Return how many programs a head that is not cut counts as, whatever the tiles of a pass are.
+
+    Args:
+        blocks: of the problem.
+        columns: of the result.
+        width: features of the scores.
+
+    A program is half as wide as scores are, but at least 32 columns and at most `blocks.value`.
+    """
+    return triton.cdiv(columns, min(value_columns(blocks, columns), max(32, padded(width) // 2)))
+
+
 def choose(dtype: torch.dtype, rows: int) -> Blocks:
     """Choose blocks where no `blocks=` forces them.
 
@@ -83,22 +97,49 @@ def choose(dtype: torch.dtype, rows: int) -> Blocks:
         rows: N.
 
     The interpreter charges for steps, and programs in step share them: a long sequence is cut into 32 pieces, of short
-    chunks, since a budget writes every score within a chunk, sixteen times. On a GPU, IEEE float32 dots take no tensor
-    cores, and larger tiles spill.
+    chunks, since a budget writes every score within a chunk, sixteen times.
     """
     if interpreted():
         chunk, pieces = (32, 32) if rows > LONG else (64, 1)
         return Blocks(chunk, chunk, value=128, piece=triton.cdiv(rows, chunk * pieces) * chunk)
+    return automatic(dtype)
+
+
+def automatic(dtype: torch.dtype) -> Blocks:
+    """Return the blocks of a GPU where none are forced; IEEE float32 dots take no tensor cores, larger tiles spill."""
     return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
 
 
-def specialised(blocks: Blocks, dtype: torch.dtype, rows: int) -> bool:
-    """Return whether aligned rows have a compilation of their own: not where a shipped configuration is forced.
+def of_part(
+    blocks: Blocks, part: str, dtype: torch.dtype, features: int, programs: int, capability: tuple[int, int]
+) -> Blocks:
+    """Return the blocks of one pass of a problem that forces none, on a GPU.
 
-    One that is not the automatic choice is there to be compared with; sizes of the caller's own are there for speed.
+    Args:
+        blocks: what `automatic` returned.
+        part: the pass, one of `tuned.PARTS`.
+        dtype: of q, k and v.
+        features: D of the launch.
+        programs: of all pieces of all heads, as `programs_of_head` counts them.
+        capability: of the GPU.
+
+    Its chunk is that of every pass, since results depend on it. The rest is a row of `tuned` where there is one.
     """
-    own = choose(dtype, rows)._replace(piece=blocks.piece)
-    return blocks not in BLOCKS.values() or interpreted() or blocks == own
+    if not has_tuned(dtype, capability):
+        return in_one_stage(blocks, part)
+    width = max(64, padded(features))
+    tiles = TUNED[width, programs > ENOUGH_PROGRAMS][PARTS.index(part)]
+    return blocks._replace(**tiles._asdict())
+
+
+def has_tuned(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+    """Return whether passes have tiles of their own: those of 16 bit on sm_9x, the only ones that were timed."""
+    return dtype != torch.float32 and capability[0] == 9
+
+
+def in_one_stage(blocks: Blocks, part: str) -> Blocks:
+    """Return blocks that were not tuned for a pass: of a pass that loads tangents too in one stage."""
+    return blocks._replace(num_stages=1) if part in ("tangent sums", "tangent", "hessian") else blocks
 
 
 def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:

@@ -20,7 +20,7 @@ from ..arguments import (
     like,
     shape,
 )
-from .blocks import Blocks, choose, piece_rows, value_columns
+from .blocks import Blocks, choose, piece_rows, programs_of_head
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_FEATURES = 128
@@ -29,7 +29,8 @@ LARGEST_FEATURES = 128
 class Problem(NamedTuple):
     """A checked problem: dims, dtype and blocks, as every kernel of the family takes them.
 
-    `piece_rows` is how many rows a piece of a sequence has, and `pieces` how many there are.
+    `forced` says whether the caller gave the blocks, which every pass then has. `piece_rows` is how many rows a piece
+    of a sequence has, and `pieces` how many there are.
     """
 
     batch: int
@@ -38,6 +39,7 @@ class Problem(NamedTuple):
     features: int
     value_features: int
     blocks: Blocks
+    forced: bool
     piece_rows: int
     pieces: int
     dtype: torch.dtype
@@ -72,11 +74,12 @@ def check(q: object, k: object, v: object, initial_state: object, return_state: 
         dtype("initial_state", state, torch.float32)
         device("initial_state", state, q.device)
     boolean("return_state", return_state)
-    chosen = _check_blocks(blocks) or choose(q.dtype, rows)
-    widest = max(triton.cdiv(size, value_columns(chosen, size)) for size in (features, values))
-    length = piece_rows(chosen, rows, batch * heads * widest)
+    given = _check_blocks(blocks)
+    chosen = given or choose(q.dtype, rows)
+    widest = max(features, values)
+    length = piece_rows(chosen, rows, batch * heads * programs_of_head(chosen, widest, widest))
     pieces = triton.cdiv(rows, length)
-    return Problem(batch, heads, rows, features, values, chosen, length, pieces, q.dtype, q.device)
+    return Problem(batch, heads, rows, features, values, chosen, given is not None, length, pieces, q.dtype, q.device)
 
 
 def check_cotangents(problem: Problem, g: object, dstate: object) -> None:

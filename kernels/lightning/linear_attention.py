@@ -15,7 +15,9 @@ import torch
 from ..absent import asked, complete, spread
 from ..differentiation import LastFunction, refuse
 from .blocks import Blocks
+from .gradients import gradients
 from .guardrails import Problem, check, check_cotangents
+from .hessian import hessian
 from .scan import scan, sum_pieces
 from .tangents import tangent, tangent_sums
 
@@ -56,10 +58,6 @@ def lightning(
     problem = check(q, k, v, initial_state, return_state, blocks)
     o, state = _Lightning.apply(q, k, v, initial_state, problem, return_state)[:2]
     return (o, state) if return_state else o
-
-
-def _transposed(tensor: Any) -> Any:
-    return None if tensor is None else tensor.transpose(-1, -2)
 
 
 def _vjp(problem: Problem, needs: Needs, given: Given, g: Any, dstate: Any, sums: Any) -> tuple[Any, ...]:
@@ -115,16 +113,8 @@ class _Gradients(torch.autograd.Function):
         q: Any, k: Any, v: Any, initial: Any, g: Any, dstate: Any, sums: Any, problem: Problem, needs: Needs
     ) -> tuple[Any, ...]:
         check_cotangents(problem, g, dstate)
-        dq = dk = dv = dinitial = None
-        if needs[0]:
-            dq, _ = scan(problem, g, v, k, initial=_transposed(initial), sums=_transposed(sums))
-        if any(needs[1:]):
-            later = sum_pieces(problem, q, g, -1)
-        if needs[1]:
-            dk, _ = scan(problem, v, g, q, initial=_transposed(dstate), sums=_transposed(later), direction=-1)
-        if needs[2] or needs[3]:
-            dv, dinitial = scan(problem, k, q, g, initial=dstate, sums=later, direction=-1, ends=needs[3])
-        return asked(needs, (dq, dk, dv, dinitial))
+        later = sum_pieces(problem, q, g, -1) if any(needs[1:]) else None
+        return asked(needs, gradients(problem, needs, (q, k, v, initial), g, dstate, sums, later))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -163,9 +153,7 @@ class _Tangent(torch.autograd.Function):
         problem: Problem, ends: bool,
     ) -> tuple[Any, ...]:  # fmt: skip
         moved = tangent_sums(problem, k, v, tk, tv)
-        return tangent(
-            problem, (q, k, v), (tq, tk, tv), initial=initial, tinitial=tinitial, sums=sums, tsums=moved, ends=ends
-        )
+        return tangent(problem, (q, k, v, initial), (tq, tk, tv, tinitial), sums=sums, tsums=moved, ends=ends)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -200,22 +188,12 @@ class _Hessian(LastFunction):
         tq: Any, tk: Any, tv: Any, tinitial: Any, tg: Any, tdstate: Any, sums: Any, problem: Problem, needs: Needs,
     ) -> tuple[Any, ...]:  # fmt: skip
         check_cotangents(problem, g, dstate)
-        hq = hk = hv = hinitial = None
-        if needs[0]:
-            hq, _ = tangent(
-                problem, (g, v, k), (tg, tv, tk), initial=_transposed(initial), tinitial=_transposed(tinitial),
-                sums=_transposed(sums), tsums=_transposed(tangent_sums(problem, k, v, tk, tv)),
-            )  # fmt: skip
+        tsums = tangent_sums(problem, k, v, tk, tv) if needs[0] else None
+        later = tlater = None
         if any(needs[1:]):
-            later, moved = sum_pieces(problem, q, g, -1), tangent_sums(problem, q, g, tq, tg, -1)
-        if needs[1]:
-            hk, _ = tangent(
-                problem, (v, g, q), (tv, tg, tq), initial=_transposed(dstate), tinitial=_transposed(tdstate),
-                sums=_transposed(later), tsums=_transposed(moved), direction=-1,
-            )  # fmt: skip
-        if needs[2] or needs[3]:
-            hv, hinitial = tangent(
-                problem, (k, q, g), (tk, tq, tg), initial=dstate, tinitial=tdstate,
-                sums=later, tsums=moved, direction=-1, ends=needs[3],
-            )  # fmt: skip
-        return asked(needs, (hq, hk, hv, hinitial))
+            later, tlater = sum_pieces(problem, q, g, -1), tangent_sums(problem, q, g, tq, tg, -1)
+        found = hessian(
+            problem, needs, (q, k, v, initial), (tq, tk, tv, tinitial), (g, dstate), (tg, tdstate),
+            sums=(sums, tsums), later=(later, tlater),
+        )  # fmt: skip
+        return asked(needs, found)

@@ -1,4 +1,4 @@
-"""The tangent of a scan along (x', y', z', S0'), in one pass: JVP and exact HVP are made of it.
+"""The tangent of a scan along (x', y', z', S0'), in one pass: JVP and exact HVP (hessian.py) are made of it.
 
 out'_i = x'_i S + x_i S' + sum over j <= i in the chunk of (x'_i . y_j + x_i . y'_j) z_j + (x_i . y_j) z'_j, with
 S' = S0' + sum y'^T z + y^T z' before the chunk. A scan is linear in each of x, y and z, so this is exact; and it is
@@ -14,9 +14,9 @@ import triton.language as tl
 from ..absent import complete
 from ..tiles import columns_within, output_plane
 from .guardrails import Problem
-from .launch import UNSPECIALISED, launch
-from .scan import state_strides
+from .launch import UNSPECIALISED, launch, strides_of
 from .tiles import (
+    chunk_row,
     earlier,
     first_row,
     load_step,
@@ -36,21 +36,24 @@ from .tiles import (
 def tangent_sums_kernel(
     y, z, ty, tz, tsums,
     y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c, ty_b, ty_h, ty_r, ty_c, tz_b, tz_h, tz_r, tz_c,
-    H, N, D, E, direction, piece_rows, pieces,
+    H, N, D, E, piece_rows, pieces, direction,
     CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Sum y'^T z + y^T z' [WIDTH, BLOCK_VALUE] over one piece of one head, in float32."""
-    index, batch, head, piece, values = program_piece(E, H, pieces - 1, BLOCK_VALUE)
+    """Sum y'^T z + y^T z' [WIDTH, BLOCK_VALUE] over one piece of one head, in float32, as `scan.sums_kernel` does."""
+    index, batch, head, piece, column = program_piece(tl.cdiv(E, BLOCK_VALUE), H, pieces - 1)
+    values = column * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
     features = tl.arange(0, WIDTH)
     rows = tl.arange(0, CHUNK)
-    y_rows = walk(y, batch, head, rows, features, y_b, y_h, y_r, y_c, ALIGNED)
-    z_rows = walk(z, batch, head, rows, values, z_b, z_h, z_r, z_c, ALIGNED)
-    ty_rows = walk(ty, batch, head, rows, features, ty_b, ty_h, ty_r, ty_c, ALIGNED)
-    tz_rows = walk(tz, batch, head, rows, values, tz_b, tz_h, tz_r, tz_c, ALIGNED)
+    y_rows = walk((y, y_b, y_h, y_r, y_c), batch, head, rows, features, ALIGNED)
+    z_rows = walk((z, z_b, z_h, z_r, z_c), batch, head, rows, values, ALIGNED)
+    ty_rows = walk((ty, ty_b, ty_h, ty_r, ty_c), batch, head, rows, features, ALIGNED)
+    tz_rows = walk((tz, tz_b, tz_h, tz_r, tz_c), batch, head, rows, values, ALIGNED)
     first = first_row(piece, pieces, piece_rows, direction)
+    chunks = tl.cdiv(tl.minimum(piece_rows, N - first), CHUNK)
     of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     moved = tl.zeros([WIDTH, BLOCK_VALUE], tl.float32)
-    for start in range(first, tl.minimum(first + piece_rows, N), CHUNK):
+    for chunk in range(0, chunks):
+        start = chunk_row(first, chunk, chunks, -direction, CHUNK)
         existing = (start + rows < N)[:, None]
         y_tile = load_step(y_rows, start, existing & of_features, ALIGNED)
         z_tile = load_step(z_rows, start, existing & of_values, ALIGNED)
@@ -58,49 +61,39 @@ def tangent_sums_kernel(
         tz_tile = load_step(tz_rows, start, existing & of_values, ALIGNED)
         moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
         moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
-    store_state(tsums, index.to(tl.int64) * (pieces - 1) + piece, moved, features, values, D, E)
+    store_state(tsums, index.to(tl.int64) * (pieces - 1) + piece, moved, features, values, D, E, True)
 
 
-@triton.jit(**UNSPECIALISED)
-def tangent_kernel(
-    x, y, z, tx, ty, tz, initial, tinitial, sums, tsums, out, last,
-    x_b, x_h, x_r, x_c, y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c,
-    tx_b, tx_h, tx_r, tx_c, ty_b, ty_h, ty_r, ty_c, tz_b, tz_h, tz_r, tz_c,
-    initial_b, initial_h, initial_r, initial_c, tinitial_b, tinitial_h, tinitial_r, tinitial_c, sums_r, sums_c,
-    H, N, D, E, direction, piece_rows, pieces, starts, ends,
+@triton.jit
+def tangent_piece(
+    x, y, z, tx, ty, tz, initial, tinitial, sums, tsums, out, last, index, batch, head, piece, column,
+    N, D, E, piece_rows, pieces, direction, starts, ends,
     CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Compute the tangent [piece_rows, BLOCK_VALUE] of out for one piece of one head; the last piece, of the state.
 
-    Rounded to the dtype of x: scores, states before a chunk and their tangents, as operands of their dots, and the
-    result, once. States and all sums are float32.
+    Tensors are as those of `scan.scan_piece`. Rounded to the dtype of x: scores, states before a chunk and their
+    tangents, as operands of their dots, and the result, once. States and all sums are float32.
     """
-    index, batch, head, piece, values = program_piece(E, H, pieces, BLOCK_VALUE)
+    values = column * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
     features = tl.arange(0, WIDTH)
     rows = tl.arange(0, CHUNK)
     keys = tl.arange(0, MICRO)
-    there = (features < D)[:, None] & (values < E)[None, :]
-    x_rows = walk(x, batch, head, rows, features, x_b, x_h, x_r, x_c, ALIGNED)
-    y_rows = walk(y, batch, head, keys, features, y_b, y_h, y_r, y_c, ALIGNED)
-    z_rows = walk(z, batch, head, keys, values, z_b, z_h, z_r, z_c, ALIGNED)
-    tx_rows = walk(tx, batch, head, rows, features, tx_b, tx_h, tx_r, tx_c, ALIGNED)
-    ty_rows = walk(ty, batch, head, keys, features, ty_b, ty_h, ty_r, ty_c, ALIGNED)
-    tz_rows = walk(tz, batch, head, keys, values, tz_b, tz_h, tz_r, tz_c, ALIGNED)
+    x_rows = walk(x, batch, head, rows, features, ALIGNED)
+    y_rows = walk(y, batch, head, keys, features, ALIGNED)
+    z_rows = walk(z, batch, head, keys, values, ALIGNED)
+    tx_rows = walk(tx, batch, head, rows, features, ALIGNED)
+    ty_rows = walk(ty, batch, head, keys, features, ALIGNED)
+    tz_rows = walk(tz, batch, head, keys, values, ALIGNED)
     out_plane = output_plane(out, index, N, E, ALIGNED)
-    state = state_before(
-        sums, initial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
-        initial_b, initial_h, initial_r, initial_c, starts, there,
-    )  # fmt: skip
-    moved = state_before(
-        tsums, tinitial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
-        tinitial_b, tinitial_h, tinitial_r, tinitial_c, starts, there,
-    )  # fmt: skip
+    state = state_before(initial, sums, index, batch, head, piece, pieces, features, values, D, E, starts)
+    moved = state_before(tinitial, tsums, index, batch, head, piece, pieces, features, values, D, E, starts)
 
     first = first_row(piece, pieces, piece_rows, direction)
     chunks = tl.cdiv(tl.minimum(piece_rows, N - first), CHUNK)
     of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     for chunk in range(0, chunks):
-        start = first + tl.where(direction > 0, chunk, chunks - 1 - chunk) * CHUNK
+        start = chunk_row(first, chunk, chunks, direction, CHUNK)
         existing = (start + rows < N)[:, None]
         x_tile = load_step(x_rows, start, existing & of_features, ALIGNED)
         tx_tile = load_step(tx_rows, start, existing & of_features, ALIGNED)
@@ -113,11 +106,11 @@ def tangent_kernel(
             ty_tile = load_step(ty_rows, start + micro, present & of_features, ALIGNED)
             z_tile = load_step(z_rows, start + micro, present & of_values, ALIGNED)
             tz_tile = load_step(tz_rows, start + micro, present & of_values, ALIGNED)
-            scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
             tscores = tl.dot(tx_tile, tl.trans(y_tile), input_precision="ieee")
             tscores = tl.dot(x_tile, tl.trans(ty_tile), acc=tscores, input_precision="ieee")
             tscores = earlier(tscores, rows, micro + keys, direction)
             out_tile = times_values(tscores, z_tile, out_tile)
+            scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
             out_tile = times_values(scores, tz_tile, out_tile)
             state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
             moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
@@ -125,8 +118,28 @@ def tangent_kernel(
         out_tile = times_state(tx_tile, before, power, out_tile)
         out_tile = times_state(x_tile, tbefore, tpower, out_tile)
         store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
-    if (piece == pieces - 1) & (ends != 0):
-        store_state(last, index.to(tl.int64), moved, features, values, D, E)
+    store_state(last, index.to(tl.int64), moved, features, values, D, E, (piece == pieces - 1) & (ends != 0))
+
+
+@triton.jit(**UNSPECIALISED)
+def tangent_kernel(
+    x, y, z, tx, ty, tz, initial, tinitial, sums, tsums, out, last,
+    x_b, x_h, x_r, x_c, y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c,
+    tx_b, tx_h, tx_r, tx_c, ty_b, ty_h, ty_r, ty_c, tz_b, tz_h, tz_r, tz_c,
+    initial_b, initial_h, initial_r, initial_c, tinitial_b, tinitial_h, tinitial_r, tinitial_c,
+    H, N, D, E, piece_rows, pieces, starts, ends,
+    CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Compute `tangent_piece` of x, y and z, forwards in time, for a block of columns of one piece of one head."""
+    index, batch, head, piece, column = program_piece(tl.cdiv(E, BLOCK_VALUE), H, pieces)
+    tangent_piece(
+        (x, x_b, x_h, x_r, x_c), (y, y_b, y_h, y_r, y_c), (z, z_b, z_h, z_r, z_c),
+        (tx, tx_b, tx_h, tx_r, tx_c), (ty, ty_b, ty_h, ty_r, ty_c), (tz, tz_b, tz_h, tz_r, tz_c),
+        (initial, initial_b, initial_h, initial_r, initial_c),
+        (tinitial, tinitial_b, tinitial_h, tinitial_r, tinitial_c), (sums, E, 1), (tsums, E, 1), out, last,
+        index, batch, head, piece, column, N, D, E, piece_rows, pieces, 1, starts, ends,
+        CHUNK, MICRO, WIDTH, BLOCK_VALUE, ALIGNED,
+    )  # fmt: skip
 
 
 def tangent_sums(
@@ -144,50 +157,40 @@ def tangent_sums(
     features, values = y.shape[3], z.shape[3]
     tsums = y.new_empty((*y.shape[:2], problem.pieces - 1, features, values), dtype=torch.float32)
     launch(
-        tangent_sums_kernel, problem, (y, z, ty, tz), (tsums,), (),
-        features=features, values=values, direction=direction, programs=problem.pieces - 1,
+        tangent_sums_kernel, problem, "tangent sums", (y, z, ty, tz), (tsums,), flags=(direction,),
+        features=features, widths=(features, values), columns=(values,), pieces=problem.pieces - 1,
     )  # fmt: skip
     return tsums
 
 
 def tangent(
     problem: Problem,
-    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    moved: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None],
+    moved: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
     *,
-    initial: torch.Tensor | None,
-    tinitial: torch.Tensor | None,
     sums: torch.Tensor | None,
     tsums: torch.Tensor | None,
-    direction: int = 1,
-    ends: bool = False,
+    ends: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the tangents of what `scan.scan` returns for (x, y, z) and initial.
+    """Return the tangents of what `scan.scan` returns.
 
     Args:
         problem: what `guardrails.check` returned.
-        rows: x, y [B, H, N, D] and z [B, H, N, E], any strides.
+        given: q, k [B, H, N, D], v [B, H, N, Dv] and the initial state [B, H, D, Dv] or None, any strides.
         moved: their tangents; None is zero.
-        initial: [B, H, D, E] or None.
-        tinitial: its tangent; None is zero.
-        sums: of `scan.sum_pieces` and `tangent_sums`, or their transposes.
-        direction: 1, or -1 backwards in time.
+        sums: of `scan.sum_pieces` for k and v.
+        tsums: of `tangent_sums` for k and v.
         ends: whether the tangent of the last state is expected.
     """
-    x, _, z = rows
-    flags = (int(initial is not None), int(ends))
-    (tinitial,) = complete((tinitial,), (initial,))
-    features, values = x.shape[3], z.shape[3]
-    out = x.new_empty((*x.shape[:3], values))
-    last = x.new_empty((*x.shape[:2], features, values), dtype=torch.float32) if ends else None
-    strides = (
-        *state_strides(initial),
-        *state_strides(tinitial),
-        *(sums.stride()[3:] if sums is not None else (0, 0)),
-    )
+    *rows, initial = given
+    *trows, tinitial = complete(moved, given)
+    q, v = given[0], given[2]
+    features, values = q.shape[3], v.shape[3]
+    out = q.new_empty((*q.shape[:3], values))
+    last = q.new_empty((*q.shape[:2], features, values), dtype=torch.float32) if ends else None
     launch(
-        tangent_kernel, problem, (*rows, *complete(moved, rows)), (initial, tinitial, sums, tsums, out, last), strides,
-        flags,
-        features=features, values=values, direction=direction, programs=problem.pieces, MICRO=problem.blocks.micro,
+        tangent_kernel, problem, "tangent", (*rows, *trows), (initial, tinitial, sums, tsums, out, last),
+        (*strides_of(initial), *strides_of(tinitial)), (int(initial is not None), int(ends)),
+        features=features, widths=(features, values), columns=(values,), pieces=problem.pieces,
     )  # fmt: skip
     return out, last

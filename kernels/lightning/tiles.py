@@ -9,17 +9,35 @@ from ..tiles import below, offsets, plane
 
 
 @triton.jit
-def program_piece(E, H, pieces, BLOCK_VALUE: tl.constexpr):
-    """Return what this program computes: plane (batch * H + head), batch, head, piece, columns of values.
+def program_piece(columns, H, pieces):
+    """Return what this program computes: plane (batch * H + head), batch, head, piece, block of columns.
 
-    There is a program for each block of columns of each of `pieces` pieces of each head.
+    There is a program for each of `columns` blocks of columns of each of `pieces` pieces of each head. Those of one
+    piece are neighbours: they read the same rows at the same time.
     """
-    blocks = tl.cdiv(E, BLOCK_VALUE)
-    values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
-    piece = tl.program_id(0) // blocks % pieces
-    index = tl.program_id(0) // blocks // pieces
+    column = tl.program_id(0) % columns
+    piece = tl.program_id(0) // columns % pieces
+    index = tl.program_id(0) // columns // pieces
     batch, head = index // H, index % H
-    return index, batch, head, piece, values
+    return index, batch, head, piece, column
+
+
+@triton.jit
+def one_of(number, first, second, third):
+    """Return the first, the second or the third of three scalars or pointers, by its number."""
+    return tl.where(number == 0, first, tl.where(number == 1, second, third))
+
+
+@triton.jit
+def tensor_of(number, first, second, third):
+    """Return one of three tensors, each (pointer, four strides), by its number."""
+    return (
+        one_of(number, first[0], second[0], third[0]),
+        one_of(number, first[1], second[1], third[1]),
+        one_of(number, first[2], second[2], third[2]),
+        one_of(number, first[3], second[3], third[3]),
+        one_of(number, first[4], second[4], third[4]),
+    )
 
 
 @triton.jit
@@ -36,15 +54,14 @@ def row_offsets(rows, columns, row_stride, column_stride, ALIGNED: tl.constexpr)
 
 
 @triton.jit
-def walk(
-    tensor, batch, head, rows, columns, batch_stride, head_stride, row_stride, column_stride, ALIGNED: tl.constexpr
-):  # fmt: skip
+def walk(tensor, batch, head, rows, columns, ALIGNED: tl.constexpr):
     """Return what `load_step` loads the tiles of plane [batch, head] from, one after the other along the rows.
 
-    That is the pointer to the plane, the offsets [rows, columns] of its first tile, and the row stride.
+    `tensor` is (pointer, four strides). What is returned is the pointer to the plane, the offsets [rows, columns] of
+    its first tile, and the row stride.
     """
-    start = plane(tensor, batch, head, batch_stride, head_stride, ALIGNED)
-    return start, row_offsets(rows, columns, row_stride, column_stride, ALIGNED), row_stride
+    start = plane(tensor[0], batch, head, tensor[1], tensor[2], ALIGNED)
+    return start, row_offsets(rows, columns, tensor[3], tensor[4], ALIGNED), tensor[3]
 
 
 @triton.jit
@@ -71,7 +88,7 @@ def masked_scores(x_tile, y_tile, query_rows, key_rows, direction):
 @triton.jit
 def earlier(scores, query_rows, key_rows, direction):
     """Return scores [queries, keys] where the key is no later than the query in the direction of time, 0 elsewhere."""
-    return tl.where((query_rows[:, None] - key_rows[None, :]) * direction >= 0, scores, 0.0)
+    return tl.where((query_rows * direction)[:, None] >= (key_rows * direction)[None, :], scores, 0.0)
 
 
 @triton.jit
@@ -81,29 +98,31 @@ def state_offsets(features, values, feature_stride, value_stride):
 
 
 @triton.jit
-def store_state(tensor, number, state, features, values, D, E):
-    """Store a state [features, values] as that of a number, 64-bit, of a contiguous tensor [..., D, E]."""
-    place = tensor + number * D * E + state_offsets(features, values, E, 1)
-    tl.store(place, state, mask=(features < D)[:, None] & (values < E)[None, :])
+def store_state(tensor, number, state, features, values, D, E, wanted):
+    """Store a state [features, values] as that of a number, 64-bit, of a contiguous tensor [..., D, E], where wanted.
+
+    `wanted` is a mask and no branch, so that programs stay together.
+    """
+    place = tensor + number * D * E + (features[:, None] * E + values[None, :])
+    tl.store(place, state, mask=(features < D)[:, None] & (values < E)[None, :] & wanted)
 
 
 @triton.jit
-def state_before(
-    sums, initial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
-    initial_b, initial_h, initial_r, initial_c, starts, there,
-):  # fmt: skip
+def state_before(initial, sums, index, batch, head, piece, pieces, features, values, D, E, starts):
     """Return the state [features, values] before a piece: the initial one and the sums over earlier pieces, in order.
 
-    `sums` is [B H, pieces - 1, D E] in float32; `starts` says whether there is an initial state.
+    `initial` is (pointer, four strides); `sums` is (pointer to [B H, pieces - 1, D E] in float32, stride of features,
+    stride of values); `starts` says whether there is an initial state.
     """
+    there = (features < D)[:, None] & (values < E)[None, :]
     state = tl.zeros(there.shape, tl.float32)
     if starts:
-        place = initial + (batch.to(tl.int64) * initial_b + head.to(tl.int64) * initial_h)
-        state += tl.load(place + state_offsets(features, values, initial_r, initial_c), mask=there, other=0.0)
-    place = sums + index.to(tl.int64) * (pieces - 1) * D * E + state_offsets(features, values, sums_r, sums_c)
-    step = D.to(tl.int64) * E
+        place = initial[0] + (batch.to(tl.int64) * initial[1] + head.to(tl.int64) * initial[2])
+        state += tl.load(place + state_offsets(features, values, initial[3], initial[4]), mask=there, other=0.0)
+    place = sums[0] + index.to(tl.int64) * (pieces - 1) * D * E
+    within = features[:, None] * sums[1] + values[None, :] * sums[2]
     for before in range(0, pieces - 1):  # as many steps in every piece, so that programs stay together
-        state += tl.load(place + before * step, mask=there & (before < piece), other=0.0)
+        state += tl.load(place + before * D * E + within, mask=there & (before < piece), other=0.0)
     return state
 
 
@@ -154,3 +173,9 @@ def times_state(tile, state, power, total):
 def first_row(piece, pieces, piece_rows, direction):
     """Return the first row of a piece; backwards in time the first piece is the one that ends the sequence."""
     return tl.where(direction > 0, piece, pieces - 1 - piece) * piece_rows
+
+
+@triton.jit
+def chunk_row(first, chunk, chunks, direction, CHUNK: tl.constexpr):
+    """Return the first row of a chunk of the piece that starts at `first`; its chunks are counted in a direction."""
+    return first + tl.where(direction > 0, chunk, chunks - 1 - chunk) * CHUNK

@@ -8,7 +8,9 @@ import pytest
 import torch
 from gradoracle.kernels import lightning as kernels
 from gradoracle.kernels.lightning import scan
+from gradoracle.kernels.lightning.blocks import automatic, of_part, piece_rows, programs_of_head
 from gradoracle.kernels.lightning.guardrails import check
+from gradoracle.kernels.lightning.tuned import PARTS
 from gradoracle.properties.lightning import FAMILY, KERNELS
 from sweeps import covering
 
@@ -114,6 +116,34 @@ def test_memory_grows_with_the_sequence_and_not_with_its_square() -> None:
     assert made and max(made) <= q.numel()
 
 
+def test_tiles_of_a_pass_keep_the_chunk_and_are_for_sm_9x_alone() -> None:
+    every = itertools.product((torch.bfloat16, torch.float16), (32, 64, 128), PARTS, (128, 129))
+    for dtype, width, part, programs in every:
+        own = of_part(automatic(dtype), part, dtype, width, programs, (9, 0))
+        assert (own.chunk, own.piece) == (64, 0) and own.chunk % own.micro == 0
+        elsewhere = of_part(automatic(dtype), part, dtype, width, programs, (12, 0))
+        assert elsewhere == automatic(dtype)._replace(num_stages=1 if part in PARTS[3:] else 3)
+    assert of_part(automatic(torch.float32), "scan", torch.float32, 64, 1, (9, 0)) == automatic(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("heads", "N", "D", "Dv", "dtype", "pieces"),
+    [
+        (64, 8192, 64, 64, torch.bfloat16, 1),
+        (64, 8192, 64, 128, torch.bfloat16, 1),
+        (64, 8192, 32, 32, torch.bfloat16, 4),
+        (63, 8192, 64, 64, torch.bfloat16, 2),
+        (16, 2048, 128, 128, torch.bfloat16, 4),
+        (4, 131072, 64, 64, torch.bfloat16, 32),
+        (4, 131072, 64, 64, torch.float32, 32),
+    ],
+)
+def test_pieces_are_of_sizes_alone(heads: int, N: int, D: int, Dv: int, dtype: torch.dtype, pieces: int) -> None:
+    blocks = automatic(dtype)
+    length = piece_rows(blocks, N, heads * programs_of_head(blocks, max(D, Dv), max(D, Dv)))
+    assert -(-N // length) == pieces and length % blocks.chunk == 0
+
+
 def test_two_runs_give_the_same_bits() -> None:
     leaves = [x.requires_grad_() for x in tensors(300)]
     first, second = (
@@ -123,9 +153,11 @@ def test_two_runs_give_the_same_bits() -> None:
     assert_same_bits(first, second)
 
 
-def test_a_part_of_the_gradients_is_the_same_as_all_of_them() -> None:
-    q, k, v = tensors()
-    state = torch.randn(2, 2, 5, 7)
+@pytest.mark.parametrize(("D", "Dv"), [(5, 7), (5, 40)])  # one launch, and two
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_part_of_the_gradients_is_the_same_as_all_of_them(dtype: torch.dtype, D: int, Dv: int) -> None:
+    q, k, v = (x.to(dtype) for x in tensors(100, D, Dv))
+    state = torch.randn(2, 2, D, Dv)
     leaves = {"q": q, "k": k, "v": v, "initial_state": state}
 
     def gradients(*expected: str) -> list[torch.Tensor]:

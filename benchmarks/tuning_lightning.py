@@ -1,0 +1,215 @@
+"""Tuning of lightning: the fastest tiles of every pass of 16-bit problems on this GPU, for kernels/lightning/tuned.py.
+
+    python benchmarks/tuning_lightning.py --workers 14 --file timings.csv   (measures; one row for each candidate)
+    python benchmarks/tuning_lightning.py --file timings.csv                (prints the fastest)
+
+Candidates are compiled in processes of their own first, many at a time. A pass is timed with the sums that it needs
+before it, since they leave in the cache what it reads first: "scan" is a forward, "gradients" a backward, "tangent" a
+JVP without its forward, "hessian" an HVP without forward and backward. Times are medians. One piece is a row of the
+table for as many programs as processors, two and four are one for more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.metadata
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from gradoracle.kernels.lightning import gradients, hessian, scan, tangents
+from gradoracle.kernels.lightning.guardrails import Problem, check
+from gradoracle.kernels.lightning.tuned import PARTS, TUNED, Tiles
+
+B, H, N = 4, 16, 8192
+WIDTHS = (64, 128)
+PIECES = (1, 2, 4, 8)
+SUMS = ("64/64/4/3", "64/64/4/2", "64/64/4/4", "64/32/4/3")
+CANDIDATES: dict[str, tuple[str, ...]] = {
+    "sums": SUMS,
+    "scan": (
+        "64/64/4/1", "64/64/4/2", "64/64/4/3", "64/64/4/4", "64/32/4/2", "64/32/4/3", "64/32/4/4", "32/64/4/2",
+        "32/64/4/3", "32/32/4/2", "64/128/4/2", "128:64/64/8/2",
+    ),
+    "gradients": (
+        "64/64/4/1", "64/64/4/2", "64/64/4/3", "64/64/4/4", "64/32/4/2", "64/32/4/3", "32/64/4/2", "32/64/4/3",
+        "32/32/4/2", "64/128/4/2", "128:64/64/8/2",
+    ),
+    "tangent sums": ("64/64/4/1", "64/64/4/2", "64/64/4/3", "64/32/4/2"),
+    "tangent": (
+        "64/64/4/1", "64/64/4/2", "64/32/4/1", "64/32/4/2", "64/32/4/3", "32/32/4/1", "32/32/4/2", "32/32/4/3",
+        "32/64/4/1", "32/64/4/2", "16/32/4/2", "64/16/4/2", "32/16/4/2",
+    ),
+}  # fmt: skip
+CANDIDATES["hessian"] = CANDIDATES["tangent"]
+"""[chunk:] micro / value / warps / stages; the chunk is 64 but where another one is tried, which changes results."""
+BEFORE = {"scan": "sums", "gradients": "sums", "tangent": "tangent sums", "hessian": "tangent sums"}
+COLUMNS = ("card", "capability", "triton", "width", "pieces", "part", "tiles", "milliseconds", "reason")
+
+Work = Callable[[], object]
+
+
+class Candidate(NamedTuple):
+    """Tiles of one pass at one width."""
+
+    width: int
+    part: str
+    tiles: str
+
+
+def parsed(text: str) -> tuple[int, Tiles]:
+    """The chunk and the tiles of ``[chunk:]micro/value/warps/stages``."""
+    chunk, _, tiles = text.rpartition(":")
+    micro, value, warps, stages = map(int, tiles.split("/"))
+    return int(chunk or 64), Tiles(micro, value, warps, stages)
+
+
+def choose(width: int, part: str, tiles: str) -> None:
+    """Make a pass have these tiles, in this process."""
+    for many in (False, True):
+        row = list(TUNED[width, many])
+        row[PARTS.index(part)] = parsed(tiles)[1]
+        TUNED[width, many] = tuple(row)
+
+
+class Inputs:
+    """Random bfloat16 tensors of one width, and each pass as a call of a problem."""
+
+    def __init__(self, width: int, rows: int = N, batch: int = B, heads: int = H) -> None:
+        torch.manual_seed(0)
+        new = torch.randn(8, batch, heads, rows, width, device="cuda").bfloat16()
+        self.q, self.k, self.v, self.g, *self.moved = new.unbind()
+        self.problem = check(self.q, self.k, self.v, None, False, None)
+
+    def cut(self, pieces: int, chunk: int) -> Problem:
+        """The problem in so many pieces."""
+        length = triton.cdiv(triton.cdiv(self.q.shape[2], pieces), chunk) * chunk
+        blocks = self.problem.blocks._replace(chunk=chunk)
+        return self.problem._replace(blocks=blocks, piece_rows=length, pieces=triton.cdiv(self.q.shape[2], length))
+
+    def works(self, problem: Problem) -> dict[str, Work]:
+        """What is timed of each pass."""
+        q, k, v, g = self.q, self.k, self.v, self.g
+        tq, tk, tv, tg = self.moved
+        given, all_of_them = (q, k, v, None), (True, True, True, False)
+        saved = scan.sum_pieces(problem, k, v)
+
+        def forward() -> object:
+            return scan.scan(problem, q, k, v, initial=None, sums=scan.sum_pieces(problem, k, v), ends=False)
+
+        def backward() -> object:
+            later = scan.sum_pieces(problem, q, g, -1)
+            return gradients.gradients(problem, all_of_them, given, g, None, saved, later)
+
+        def jvp() -> object:
+            moved = tangents.tangent_sums(problem, k, v, tk, tv)
+            return tangents.tangent(problem, given, (tq, tk, tv, None), sums=saved, tsums=moved, ends=False)
+
+        def hvp() -> object:
+            tsums = tangents.tangent_sums(problem, k, v, tk, tv)
+            later = scan.sum_pieces(problem, q, g, -1), tangents.tangent_sums(problem, q, g, tq, tg, -1)
+            return hessian.hessian(
+                problem, all_of_them, given, (tq, tk, tv, None), (g, None), (tg, None), sums=(saved, tsums), later=later
+            )
+
+        return {
+            "sums": lambda: scan.sum_pieces(problem, k, v),
+            "scan": forward,
+            "gradients": backward,
+            "tangent sums": lambda: tangents.tangent_sums(problem, k, v, tk, tv),
+            "tangent": jvp,
+            "hessian": hvp,
+        }
+
+
+def compiled(candidate: Candidate) -> tuple[Candidate, str]:
+    """Compile a candidate into Triton's cache: why it cannot be launched, or nothing."""
+    try:
+        choose(*candidate)
+        if candidate.part in BEFORE:
+            choose(candidate.width, BEFORE[candidate.part], "64/64/4/2")
+        inputs = Inputs(candidate.width, 512, 1, 1)
+        inputs.works(inputs.cut(2, parsed(candidate.tiles)[0]))[candidate.part]()
+        torch.cuda.synchronize()
+    except Exception as error:
+        return candidate, f"{type(error).__name__}: {' '.join(str(error).split())[-160:]}"
+    return candidate, ""
+
+
+def candidates(widths: list[int]) -> Iterator[Candidate]:
+    for width in widths:
+        for part, every in CANDIDATES.items():
+            yield from (Candidate(width, part, tiles) for tiles in every)
+
+
+def measure(widths: list[int], workers: int, file: Path) -> None:
+    facts = {
+        "card": torch.cuda.get_device_name(),
+        "capability": "{}.{}".format(*torch.cuda.get_device_capability()),
+        "triton": importlib.metadata.version("triton"),
+    }
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        rows = csv.DictWriter(stream, COLUMNS)
+        rows.writeheader()
+
+        def row(candidate: Candidate, **found: Any) -> None:
+            rows.writerow(facts | candidate._asdict() | found)
+            stream.flush()
+
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+            answers = [each.result() for each in as_completed([pool.submit(compiled, c) for c in candidates(widths)])]
+        refused = {candidate: reason for candidate, reason in answers if reason}
+        for candidate, reason in refused.items():
+            row(candidate, reason=reason)
+        print(f"{len(answers)} candidates compiled, {len(refused)} refused", flush=True)
+        for width in widths:
+            inputs = Inputs(width)
+            for pieces in PIECES:
+                for part, every in CANDIDATES.items():
+                    ready = [c for c in (Candidate(width, part, tiles) for tiles in every) if c not in refused]
+                    found = {c: timed(inputs, c, pieces) for c in ready if pieces > 1 or "sums" not in part}
+                    for candidate, milliseconds in found.items():
+                        row(candidate, pieces=pieces, milliseconds=f"{milliseconds:.4f}")
+                    if found and "sums" in part:
+                        choose(*min(found, key=lambda c: found[c]))
+
+
+def timed(inputs: Inputs, candidate: Candidate, pieces: int) -> float:
+    """The milliseconds of a pass; the sums before it have the tiles that are chosen."""
+    choose(*candidate)
+    work = inputs.works(inputs.cut(pieces, parsed(candidate.tiles)[0]))[candidate.part]
+    return float(triton.testing.do_bench(work, warmup=3, rep=25, return_mode="median"))
+
+
+def show(file: Path) -> None:
+    """Print the three fastest of each pass for each width and number of pieces."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["milliseconds"]]
+    rows.sort(key=lambda row: float(row["milliseconds"]))
+    for width in sorted({row["width"] for row in rows}, key=int):
+        for part in PARTS:
+            for pieces in sorted({row["pieces"] for row in rows}, key=int):
+                own = [r for r in rows if (r["width"], r["part"], r["pieces"]) == (width, part, pieces)]
+                best = ", ".join(f"{r['tiles']} {r['milliseconds']}" for r in own[:4])
+                print(f"{width} {part}, {pieces} pieces: {best}")
+
+
+def main(words: list[str]) -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS))
+    options.add_argument("--workers", type=int, default=0, help="compilations at a time; none: print what is there")
+    options.add_argument("--file", type=Path, required=True)
+    given = options.parse_args(words)
+    if given.workers:
+        measure(given.widths, given.workers, given.file)
+    show(given.file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
