@@ -26,6 +26,8 @@ INTERPRETED_TILE = 1 << 18
 PARTS = 512
 """How many programs sum the gradients of shared parameters on the parallel path at most, each into its own part."""
 
+STRETCH = 8
+"""How many chunks of the sequential path backward takes at once: alpha of each is recomputed beside the others."""
 
 PROGRAMS = 128
 """About how many programs occupy a GPU: rows are put together in one program where that leaves at least as many."""
@@ -65,7 +67,7 @@ def choose(path: str, positions: int, durations: int, labels: int, per_duration:
 
     Chunks that run in parallel have about sqrt(T / 2) positions, so that steps within chunks and steps from chunk to
     chunk cost alike; checkpoints are sqrt(T K) positions apart, so that they take as much memory as what is computed
-    between two of them.
+    between two of them, of which backward keeps a stretch.
     """
     if path == "parallel":
         chunk = max(16, triton.next_power_of_2(math.isqrt(positions // 2) + 1))
@@ -77,7 +79,7 @@ def choose(path: str, positions: int, durations: int, labels: int, per_duration:
         return Blocks(chunk, INTERPRETED_TILE)
     ring = padded(durations) * padded(labels) ** (2 if per_duration else 1)
     largest = max(min(tile, ring), padded(labels) ** 2)
-    return Blocks(chunk, tile, num_warps=4 if path == "parallel" or largest < 1024 else 8)
+    return Blocks(chunk, tile, num_warps=2 if path == "parallel" else 4 if largest < 1024 else 8)
 
 
 def padded(size: int) -> int:
@@ -100,9 +102,9 @@ def workspace_bytes(
         chunk: of the blocks; at least K on the sequential path.
         per_duration: whether the transition is [K, C, C].
 
-    Everything is float64. Sequential: with chunk = sqrt(T K) the memory is O(B (sqrt(T K) C + K C^2)): a chunk and K
-    positions of alpha, enter and beta, twice T / chunk checkpoints of K C, which backward keeps for alpha and reads for
-    beta one at a time, and shared parameters with their parts. Parallel: three tables of T C, T / chunk operators of
+    Everything is float64. Sequential: with chunk = sqrt(T K) the memory is O(B (sqrt(T K) C + K C^2)): 8 chunks and
+    K positions of alpha, enter and beta, T / chunk checkpoints of K C for alpha, one of beta at a time, and shared
+    parameters with their parts, which take no more than a table. Parallel: three tables of T C, T / chunk operators of
     (K C)^2 with their states, and at most 512 parts.
     """
     states = durations * labels
@@ -110,7 +112,7 @@ def workspace_bytes(
     pairs = states * labels if per_duration else labels**2
     shared = 4 * (states + pairs) + 2 * batch * (chunks + 8)
     if path == "sequential":
-        rows = 3 * (chunk + durations + 1) + durations * (chunks + 4)
+        rows = 4 * (min(STRETCH, chunks) * chunk + durations + 1) + durations * (chunks + 4 + min(STRETCH, chunks))
         parts = states * labels + 2 * durations * labels**2
         return 8 * (batch * rows * labels + shared + parts)
     rows = 3 * (chunks * chunk + 1)

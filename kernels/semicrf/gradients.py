@@ -84,17 +84,21 @@ class Posteriors:
         rows = rows_of(problem, problem.batch * count, 2 * each)  # two tiles at a time would spill
         return rows, ring, triton.cdiv(problem.batch * count, rows)
 
-    def _parts(self, least: int, stretches: int) -> tuple[int, int]:
-        """Return how many programs share the tiles, and how many tiles each has; `least` where memory is sequential."""
-        most = PARTS if self.problem.path == "parallel" else least
-        tiles = triton.cdiv(stretches, min(most, stretches))
+    def _parts(self, count: int, each: int, stretches: int) -> tuple[int, int]:
+        """Return how many programs share the tiles, and how many tiles each has.
+
+        Each program leaves a part of `each` numbers; on the sequential path all parts take no more than a table does.
+        """
+        problem = self.problem
+        room = PARTS if problem.path == "parallel" else problem.batch * count * problem.labels // each
+        tiles = triton.cdiv(stretches, min(max(room, 1), PARTS, stretches))
         return triton.cdiv(stretches, tiles), tiles
 
     def _add_positions(self, named: Named, count: int, dims: dict[str, Any]) -> None:
         rows, ring, stretches = self._tile(count)
         labels = self.problem.labels
         sums = self._sums_pairs_by_position()
-        parts, tiles = self._parts(self.problem.durations, stretches) if sums else (stretches, 1)
+        parts, tiles = self._parts(count, labels**2, stretches) if sums else (stretches, 1)
         named = {**named, "tiles": tiles, "wants_transition": int(sums)}
         if sums:
             named["partials"] = torch.empty(parts, labels, labels, dtype=torch.float64, device=self.problem.device)
@@ -109,7 +113,8 @@ class Posteriors:
         rows, ring, stretches = self._tile(count)
         problem = self.problem
         labels, durations = problem.labels, problem.durations
-        parts, tiles = self._parts(1 if problem.per_duration else labels, stretches)
+        each = durations * labels * (labels if problem.per_duration else 1)
+        parts, tiles = self._parts(count, each, stretches)
         shape = (parts, durations, labels, labels) if problem.per_duration else (parts, durations, labels)
         partials = torch.empty(shape, dtype=torch.float64, device=problem.device)
         named = {**named, "tiles": tiles, ("pair_partials" if problem.per_duration else "partials"): partials}

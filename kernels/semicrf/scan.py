@@ -37,20 +37,21 @@ def scan_kernel(
     if TANGENT:
         tstate = tl.load(tstates + place, mask=known, other=0.0)
         tends = tl.load(tfinals + wide[:, None] * size + after[None, :], mask=known & (wants_z != 0), other=0.0)
+    # an operator is loaded while the one before is applied
+    at = ((wide * chunks * size)[:, None, None] + before[None, :, None]) * size + after[None, None, :]
+    step = tl.load(operators + at, mask=square, other=float("-inf"))
+    if TANGENT:
+        tstep = tl.load(toperators + at, mask=square, other=0.0)
+    last, tlast, last_norm = state, tstate, norm  # at the chunk that the sequence ends in
     for chunk in range(0, chunks):
-        here = exists & (final == chunk) & (extent > 0) & (wants_z != 0)
+        more = chunk + 1 < chunks
+        at += size * size
+        coming = tl.load(operators + at, mask=square & more, other=float("-inf"))
+        last = tl.where((final == chunk)[:, None], state, last)
+        last_norm = tl.where(final == chunk, norm, last_norm)
         if TANGENT:
-            z, tz = log_sum_moved((state + ends)[:, :, None], (tstate + tends)[:, :, None])
-            tl.store(tlog_z + wide[:, None], tz, mask=here[:, None])
-        else:
-            z = log_sum((state + ends)[:, :, None])
-        tl.store(log_z + wide, norm, mask=here)
-        tl.store(log_z + B + wide[:, None], z, mask=here[:, None])
-        at = (wide * chunks + chunk)[:, None, None] * size + before[None, :, None]
-        at = at * size + after[None, None, :]
-        step = tl.load(operators + at, mask=square, other=float("-inf"))
-        if TANGENT:
-            tstep = tl.load(toperators + at, mask=square, other=0.0)
+            tcoming = tl.load(toperators + at, mask=square & more, other=0.0)
+            tlast = tl.where((final == chunk)[:, None], tstate, tlast)
             state, tstate = log_sum_moved(state[:, :, None] + step, tstate[:, :, None] + tstep)
         else:
             state = log_sum(state[:, :, None] + step)
@@ -58,9 +59,18 @@ def scan_kernel(
         shift = tl.where(peak == float("-inf"), 0.0, tl.floor(peak))
         state -= shift[:, None]
         norm += shift
-        more = chunk + 1 < chunks
         place = (wide * chunks + chunk + 1)[:, None] * size + after[None, :]
         tl.store(states + place, state, mask=known & more)
         tl.store(norms + wide * chunks + chunk + 1, norm, mask=exists & more)
+        step = coming
         if TANGENT:
             tl.store(tstates + place, tstate, mask=known & more)
+            tstep = tcoming
+    here = exists & (extent > 0) & (wants_z != 0)
+    if TANGENT:
+        z, tz = log_sum_moved((last + ends)[:, :, None], (tlast + tends)[:, :, None])
+        tl.store(tlog_z + wide[:, None], tz, mask=here[:, None])
+    else:
+        z = log_sum((last + ends)[:, :, None])
+    tl.store(log_z + wide, last_norm, mask=here)
+    tl.store(log_z + B + wide[:, None], z, mask=here[:, None])

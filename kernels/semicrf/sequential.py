@@ -1,14 +1,15 @@
 """The sequential path, for any K and C: one chunk after the other, a state kept between two, alpha recomputed backward.
 
 Memory besides inputs and outputs is O(B (sqrt(T K) C + K C^2)), see `workspace_bytes`: forward keeps only the states
-[K, C] at the starts of chunks of about sqrt(T K) positions. Backward walks over the chunks from the last to the first;
-of each it recomputes alpha from its state, extends beta to its start and adds its posteriors to the gradients. Tables
-hold one chunk and K positions, in rows tau % kept.
+[K, C] at the starts of chunks of about sqrt(T K) positions. Backward walks over stretches of chunks from the last
+to the first; of each it extends beta to its start, chunk by chunk, recomputes alpha of all its chunks beside each
+other, each from its state, and adds its posteriors to the gradients. Tables hold one stretch and K positions, in rows
+tau % kept.
 
 Where a ring of K positions fits a program's tile, a chunk is one launch. Where it does not, a chunk is taken in blocks
 of R positions, R slots of [C] or [C, C] being what fits: one launch adds up, in parallel, what the positions before the
 block contribute to each of its positions (`far`), the next takes the block's R steps with a ring of R slots. Either way
-a launch loads only what earlier launches stored: no program loads what it stored itself.
+a launch loads only what earlier launches stored: no program loads what it stored itself. A stretch is one chunk there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .blocks import STRETCH
 from .guardrails import Problem
 from .tables import (
     Carried,
@@ -112,11 +114,12 @@ def carry(problem: Problem, named: Named, *, tangent: bool = False, table: Table
 
 
 def walk(problem: Problem, named: Named, carried: Carried, tangent: bool) -> Iterator[tuple[int, int, Table, Table]]:
-    """Yield (first position, how many, alpha, beta) of chunk after chunk, from the last to the first.
+    """Yield (first position, how many, alpha, beta) of stretch after stretch, from the last to the first.
 
-    The tables hold what the posteriors of segments that start there need, until the next chunk is requested.
+    The tables hold what the posteriors of segments that start there need, until the next stretch is requested.
     """
-    kept = problem.chunk + problem.durations + 1
+    size = 1 if needs_far(problem) else min(STRETCH, problem.chunks)
+    kept = size * problem.chunk + problem.durations + 1
     end = problem.chunks * problem.chunk
     alpha = empty_table(problem, named, True, kept, carried.norms, -1, tangent)
     beta = empty_table(problem, named, False, kept, torch.zeros_like(carried.norms), end, tangent)
@@ -124,25 +127,39 @@ def walk(problem: Problem, named: Named, carried: Carried, tangent: bool) -> Ite
     ahead = {**directed(problem, named, True), "finals": spare, "tfinals": spare.clone()}
     back = directed(problem, named, False)
     state, tstate = first_of(problem, beta)
-    rows = torch.arange(problem.durations, device=problem.device)
-    for chunk in reversed(range(problem.chunks)):
-        backward = problem.chunks - 1 - chunk
-        if backward > 0:
-            state, tstate = next_state(problem, beta, backward - 1)
-        run_chunk(problem, back, beta, backward, state, tstate, False)
-        first = chunk * problem.chunk
-        if chunk == 0:
+    for low in reversed(range(0, problem.chunks, size)):
+        high = min(low + size, problem.chunks)
+        for backward in range(problem.chunks - high, problem.chunks - low):
+            if backward > 0:
+                state, tstate = next_state(problem, beta, backward - 1)
+            run_chunk(problem, back, beta, backward, state, tstate, False)
+        first = low * problem.chunk
+        if low == 0:
             again = empty_table(problem, named, True, 1, carried.norms, -1, tangent)
             for filled, row in ((alpha.x, again.x), (alpha.y, again.y), (alpha.tx, again.tx), (alpha.ty, again.ty)):
                 if filled is not None and row is not None:
                     filled[:, 0] = row[:, 0]
-        elif needs_far(problem):
-            # relative to the chunk before, of which these are positions
-            shift = (carried.norms[:, chunk] - carried.norms[:, chunk - 1])[:, None, None]
-            alpha.y.index_copy_(1, (first - rows) % kept, carried.states[:, chunk] + shift)
-            if alpha.ty is not None and carried.tstates is not None:
-                alpha.ty.index_copy_(1, (first - rows) % kept, carried.tstates[:, chunk])
-        moved = None if carried.tstates is None else carried.tstates[:, chunk]
-        run_chunk(problem, ahead, alpha, chunk, carried.states[:, chunk], moved, True)
-        since = first + 1 if chunk else 0
-        yield since, min(first + problem.chunk, problem.positions) + 1 - since, alpha, beta
+        _recompute(problem, ahead, alpha, carried, low, high)
+        since = first + 1 if low else 0
+        yield since, min(high * problem.chunk, problem.positions) + 1 - since, alpha, beta
+
+
+def _recompute(problem: Problem, pool: Named, alpha: Table, carried: Carried, low: int, high: int) -> None:
+    """Fill the table of alpha with the chunks low, ..., high - 1, all at once; with one chunk where the ring is cut."""
+    tangent = alpha.ty is not None
+    first = low * problem.chunk
+    if not needs_far(problem):
+        named = {**pool, **storing(alpha), "states": carried.states[:, low:high].contiguous(), "first": first}
+        if carried.tstates is not None:
+            named["tstates"] = carried.tstates[:, low:high].contiguous()
+        launch_recursion(problem, named, forward=True, chunks=high - low, steps=problem.chunk, tangent=tangent)
+        return
+    moved = None if carried.tstates is None else carried.tstates[:, low]
+    if low:
+        # relative to the chunk before, of which these are positions
+        rows = (first - torch.arange(problem.durations, device=problem.device)) % alpha.kept
+        shift = (carried.norms[:, low] - carried.norms[:, low - 1])[:, None, None]
+        alpha.y.index_copy_(1, rows, carried.states[:, low] + shift)
+        if alpha.ty is not None and moved is not None:
+            alpha.ty.index_copy_(1, rows, moved)
+    run_chunk(problem, pool, alpha, low, carried.states[:, low], moved, True)

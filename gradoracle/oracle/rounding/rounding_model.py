@@ -315,13 +315,11 @@ class Roundoff:
 
     def scaled_down(self, q: Quantity, place: int, dtype: str | None = None) -> Quantity:
         """``q``, exact in the format that holds it, or in ``dtype``, except where it is subnormal there."""
-        if not self.contract.rounds or q.held is None:
+        held = q.held
+        if not self.contract.rounds or held is None or (low := self.underflow(q, q.value.abs(), dtype or held)) is None:
             return q
-        low = self.underflow(q, q.value.abs(), dtype or q.held)
-        if low is None:
-            return q
-        none = torch.zeros_like(q.value)
-        return replace(self.committed(q, none, key=q.value, bits=1, place=place, low=low), held=q.held)
+        q = self.committed(q, torch.zeros_like(q.value), key=q.value, bits=1, place=place, low=low)
+        return replace(q, held=held)
 
     def operand(self, q: Quantity, position: int, along: int) -> Quantity:
         """``q`` as argument ``position`` of a product over its dim ``along``; uses of one value share its rounding."""
