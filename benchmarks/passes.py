@@ -31,6 +31,7 @@ class Passes:
         first: the passes whose results others read.
         over_keys: those with one program for each tile of keys.
         names: pass -> name of its compilation, where it is another.
+        kinds: what else its compilations differ by, as keywords of `compilation`; the first is what is timed.
         call: ``call(modules, q, k, v, g, tangents, precision)`` runs every pass once.
     """
 
@@ -40,6 +41,7 @@ class Passes:
     first: tuple[str, ...]
     over_keys: tuple[str, ...]
     names: dict[str, str]
+    kinds: tuple[dict[str, bool], ...]
     call: Callable[..., None]
 
     def module(self, name: str) -> ModuleType:
@@ -121,10 +123,10 @@ def _lse(modules: dict[str, Any], q: Tensor, k: Tensor, _: Tensor, g: Tensor, mo
 PASSES = {
     "sdpa": Passes(
         "sdpa", ("output", "moments", "gradients", "tangents", "hessian"), "part", ("forward", "z", "r", "z'"),
-        ("dk, dv", "hk, hv"), {}, _sdpa,
+        ("dk, dv", "hk, hv"), {}, ({},), _sdpa,
     ),
     "lse": Passes(
         "lse", ("output", "separate", "tangents", "hessian"), "step", ("forward", "jvp"), ("dkv", "hk"), {"dkv": "dk"},
-        _lse,
+        ({"plain": True}, {"plain": False}), _lse,
     ),
 }  # fmt: skip

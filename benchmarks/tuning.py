@@ -185,10 +185,16 @@ def offline(passes: Passes, capability: int, found: dict[tuple[str, str, int], d
 
 
 def compiled_for(capability: int, candidate: Candidate) -> tuple[int, int]:
-    """The bytes of shared memory and of spilled registers of a pass that is compiled for a GPU."""
+    """The most bytes of shared memory, and those of spilled registers, of a pass that is compiled for a GPU."""
+    passes = PASSES[candidate.family]
+    found = [_compiled_for(capability, candidate, kind) for kind in passes.kinds]
+    return max(memory for memory, _ in found), found[0][1]
+
+
+def _compiled_for(capability: int, candidate: Candidate, kind: dict[str, bool]) -> tuple[int, int]:
     dtype, precision, *_ = WORK[candidate.dots]
     _, function, signature, constants, options = PASSES[candidate.family].compilation(
-        candidate.part, str(dtype)[6:], candidate.width, precision=precision, blocks=parsed(candidate.blocks)
+        candidate.part, str(dtype)[6:], candidate.width, precision=precision, blocks=parsed(candidate.blocks), **kind
     )
     source = ASTSource(fn=function, constexprs=constants, signature=signature)
     try:

@@ -21,7 +21,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(64, 64, 4, 3),  # dkv
         Blocks(64, 64, 4, 2),  # jvp
         Blocks(128, 32, 8, 2),  # hq
-        Blocks(64, 128, 8, 2),  # hk
+        Blocks(64, 64, 4, 2),  # hk
     ),
     ((8, 0), "ieee", 64): (
         Blocks(32, 32, 4, 1),  # forward
