@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -78,20 +78,16 @@ class Passes:
             self.call(modules, q, k, v, g, moved, precision)
         return found
 
-    @contextlib.contextmanager
-    def as_chosen(self) -> Iterator[None]:
+    def as_chosen(self) -> contextlib.AbstractContextManager[object]:
         """In this context any blocks compile as the automatic ones do."""
         launch = self.module("launch")
-        with patch.object(launch, "specialised", lambda *_: True) if hasattr(launch, "specialised") else _nothing():
-            yield
+        if hasattr(launch, "specialised"):
+            return patch.object(launch, "specialised", lambda *_: True)
+        return contextlib.nullcontext()
 
     def compilation(self, part: str, *given: Any, **asked: Any) -> Any:
         """What triton.compile takes of a pass."""
         return self.module("compilations").compilation(self.names.get(part, part), *given, **asked)
-
-
-def _nothing() -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 def _sdpa(modules: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, g: Tensor, moved: Any, precision: str) -> None:

@@ -123,6 +123,12 @@ def one_of(name: str, value: object, choices: Sequence[str]) -> str:
     return value
 
 
+def precision(value: object, dtype: torch.dtype) -> str:
+    """Return the precision of dots, one of PRECISIONS: "ieee" where the dtype is not float32, as products are exact."""
+    asked = one_of("precision", value, PRECISIONS)
+    return asked if dtype == torch.float32 else "ieee"
+
+
 def positive(name: str, value: object, default: str = "") -> float:
     """Return the value as a float, finite and above 0; `default` says what None, which the caller handles, means."""
     none = " or None" if default else ""

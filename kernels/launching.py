@@ -17,11 +17,19 @@ EXACT_SCALES = 2.0**-24, 1.0  # powers of two between which a score's units cost
 def score_units(scale: float) -> tuple[bool, float]:
     """Return whether scores may stay dots of q and k, which `scale` changes no rounding of, and what exp2 takes.
 
-    exp(S - m) is exp2((score - shift) rate) of `tiles.in_units` and `tiles.row_factors`. Where scores are products,
-    score - shift must not be one fused operation, which would not be 0 where S is m.
+    exp(S - m) is exp2((score - shift) rate) of `tiles.in_units` and `tiles.row_factors`.
     """
     exact = math.frexp(scale)[0] == 0.5 and EXACT_SCALES[0] <= scale <= EXACT_SCALES[1]
     return exact, scale * LOG2E if exact else LOG2E
+
+
+def may_fuse(exact: bool, precision: str) -> bool:
+    """Return whether products and sums may be one operation: Triton's `enable_fp_fusion`.
+
+    Where scores are products (not `exact`), score - shift would not be 0 where S is m; and `tiles.bfloat16_parts` would
+    be of other numbers.
+    """
+    return exact and precision != "bf16x6"
 
 
 @contextlib.contextmanager

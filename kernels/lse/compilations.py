@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from .. import arguments
 from ..blocks import Blocks
+from ..launching import may_fuse, score_units
 from . import fused, hessian, launch, output, separate, tangents
 from .blocks import choose
 from .guardrails import LARGEST_FEATURES
@@ -65,15 +67,15 @@ def compilation(
     step, kernel = PASSES[name]
     blocks = blocks or choose(step, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width}
-    exact = plain and width in (64, 256)  # by the default scale
+    exact = plain and score_units(arguments.scale(None, width))[0]
     constants |= {"ALIGNED": aligned, "PLAIN": plain, "EXACT": exact, "PRECISION": precision}
     constants |= dict.fromkeys(("q_ids", "kv_ids")) if plain else {}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
-    options = {
+    options: dict[str, Any] = {
         "num_warps": blocks.num_warps,
         "num_stages": blocks.num_stages,
+        "enable_fp_fusion": may_fuse(exact, precision),
     }
-    options |= {"enable_fp_fusion": exact and precision != "bf16x6"}
     return f"{name}, D = {width}{', plain' if plain else ''}", kernel, signature, constants, options
 
 

@@ -51,8 +51,10 @@ class Problem(NamedTuple):
     @property
     def padded(self) -> int:
         """The rows of each plane of what derivatives keep of a row, T and zeros behind it."""
-        largest = max((self.tile(step) for step in ("dq", "dkv", "hq", "hk")), key=lambda each: each.query)
-        return padded_rows(self.queries, self.keys, largest)
+        forced = self.blocks
+        if self.block_sizes is not None:
+            forced = max((self.tile(step) for step in ("dq", "dkv", "hq", "hk")), key=lambda each: each.query)
+        return padded_rows(self.queries, self.keys, forced)
 
     def tile(self, step: str) -> Blocks:
         """Return the blocks of a step: "forward", "dq", "dkv" (also the fused backward), "jvp", "hq" or "hk"."""
@@ -127,7 +129,7 @@ def check(
         0.0 if softcap is None else arguments.positive("softcap", softcap, "no cap"),
         _check_backward(backward, sizes),
         None if workspace_limit is None else arguments.whole("workspace_limit", workspace_limit, 0, "bytes"),
-        arguments.one_of("precision", precision, arguments.PRECISIONS),
+        arguments.precision(precision, q.dtype),
         arguments.blocks(blocks),
         sizes,
         q.dtype,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from ..launching import launching
+from ..launching import launching, may_fuse
 from .blocks import padded_features, specialised
 from .guardrails import Problem
 
@@ -89,7 +89,6 @@ def launch(
         else (problem.queries, blocks.query, problem.heads)
     )
     special = specialised(blocks, problem.automatic(step))
-    precision = problem.precision if problem.dtype == torch.float32 else "ieee"
     exact, rate = problem.units
     plain = special and problem.softcap == 0 and tensors.q_ids is None
     ranks = (4, 4, 3, 1, 2, 2, 4, 4, 1)
@@ -117,10 +116,10 @@ def launch(
             ALIGNED=special and _aligned(problem, tensors),
             PLAIN=plain,
             EXACT=exact,
-            PRECISION=precision,
+            PRECISION=problem.precision,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
-            enable_fp_fusion=exact and precision != "bf16x6",
+            enable_fp_fusion=may_fuse(exact, problem.precision),
         )
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import (
-    dot,
-    in_units,
-)
+from .. import launching
+from ..tiles import dot, in_units
 
-LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LOG2E: tl.constexpr = tl.constexpr(launching.LOG2E)
 SMALLEST_ID: tl.constexpr = tl.constexpr(-(2**63))
 LARGEST_ID: tl.constexpr = tl.constexpr(2**63 - 1)
 

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 import triton.language as tl
 
+from .. import arguments
 from ..blocks import Blocks
+from ..launching import may_fuse, score_units
 from . import gradients, hessian, launch, moments, output, tangents
 from .blocks import choose
 from .guardrails import LARGEST_FEATURES
@@ -61,13 +63,14 @@ def compilation(
     blocks = blocks or choose(name, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = dict.fromkeys(absent) | flags
     constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width, "ALIGNED": aligned}
-    constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": width in (16, 64)}  # by the default scale
+    exact = score_units(arguments.scale(None, width))[0]
+    constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": exact}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
-    options = {
+    options: dict[str, Any] = {
         "num_warps": blocks.num_warps,
         "num_stages": blocks.num_stages,
+        "enable_fp_fusion": may_fuse(exact, precision),
     }
-    options |= {"enable_fp_fusion": constants["EXACT"] and precision != "bf16x6"}
     return name, kernel, signature, constants, options
 
 

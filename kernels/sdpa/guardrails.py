@@ -94,7 +94,7 @@ def check(
         )
     )
     is_causal = arguments.boolean("causal", causal)
-    dots = arguments.one_of("precision", precision, arguments.PRECISIONS)
+    dots = arguments.precision(precision, q.dtype)
     return Problem(
         batch,
         heads,

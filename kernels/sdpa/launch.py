@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ..blocks import Blocks, capability_of
-from ..launching import launching, score_units
+from ..launching import launching, may_fuse, score_units
 from .blocks import choose, padded_features
 from .guardrails import Problem
 
@@ -84,15 +84,12 @@ def launch(
         part: the pass, by which blocks are chosen.
         flags: constants of the kernel.
 
-    S - m of an S that is a product must not be one fused operation, which would not be 0 where S is m.
-
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
     """
     width = padded_features(problem.features, problem.value_features)
     blocks = problem.blocks or automatic(problem, part, width)
     tiles = triton.cdiv(problem.queries, blocks.query) if over == "query" else triton.cdiv(problem.keys, blocks.key)
-    precision = problem.precision if problem.dtype == torch.float32 else "ieee"
     exact, rate = score_units(problem.scale)
     with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
         kernel[(tiles * problem.batch * problem.heads,)](
@@ -115,9 +112,9 @@ def launch(
             ALIGNED=aligned(problem, planes),
             ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
             EXACT=exact,
-            PRECISION=precision,
+            PRECISION=problem.precision,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
-            enable_fp_fusion=exact and precision != "bf16x6",
+            enable_fp_fusion=may_fuse(exact, problem.precision),
             **flags,
         )

@@ -5,11 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import (
-    columns_within,
-    dot,
-    in_units,
-)
+from ..tiles import columns_within, dot, in_units
 
 
 @triton.jit
