@@ -4,8 +4,8 @@
     python benchmarks/packages.py examples/packages/*.py --device cuda    (on a GPU; no page)
     python benchmarks/packages.py                            (the page alone, from the rows there are)
 
-A row of results/coverage.csv is one kernel in one dtype, as in severities.csv; those of a GPU are in a folder beside
-it; the page is docs/coverage.md. Which operation an adapter calls is read from its code. A kernel is not run again for
+A row of results/coverage.csv is one kernel in one dtype, as in severities.csv; those of a GPU are in coverage_gpu.csv;
+the page is docs/coverage.md. Which operation an adapter calls is read from its code. A kernel is not run again for
 which the same commit has rows of as many examples. The packages have to be installed: `pip install --no-deps` and the
 names in ``PACKAGES``.
 """
@@ -35,8 +35,7 @@ from gradoracle.project.target import resolve
 ROOT = Path(__file__).resolve().parent.parent
 ADAPTERS = ROOT / "examples" / "packages"
 ROWS = ROOT / "benchmarks" / "results" / "coverage.csv"
-GPU = "H200"
-GPU_ROWS = ROWS.with_name(GPU.lower()) / ROWS.name
+GPU_ROWS = ROWS.with_name("coverage_gpu.csv")
 PAGE = ROOT / "docs" / "coverage.md"
 SHORT = {GREEN: "holds", STATED: "precision", NOT_RUN: "not judged", WRONG: "**wrong**", CRASHES: "**crashes**"}
 LONGEST = 110  # characters of a reason
@@ -145,10 +144,10 @@ def section(package: Package, adapters: dict[str, list[str]], here: ByKernel, th
     yield ""
     of = f"of {len(operations)} public operations are judged"
     on = f"on the CPU ({_share(on_cpu, operations)})"
-    gpu = f", {len(on_gpu)} on an {GPU} ({_share(on_gpu, operations)})" if there else ""
+    gpu = f", {len(on_gpu)} on a GPU ({_share(on_gpu, operations)})" if there else ""
     yield f"{len(on_cpu)} {of} {on}{gpu}."
     yield ""
-    yield f"| operation | adapter | {' | '.join(DTYPES)} | first order | reason | {GPU} |"
+    yield f"| operation | adapter | {' | '.join(DTYPES)} | first order | reason | GPU |"
     yield "|---|---|" + "---|" * (len(DTYPES) + 3)
     for name in operations:
         shown = name.removeprefix(package.prefix)
@@ -224,9 +223,10 @@ interpreter. The adapters are short files of definitions; to check one yourself,
 - **wrong**: the error stays, or no rounding explains it: a missing second derivative that is silently 0, a changed
   argument, an access outside of a tensor. *first order* says what forward and gradients alone are, where it differs.
 - **not judged**: the operation does not run here; the reason is its own sentence.
-- The last column is of a run on a GPU, 40 seconds a kernel: *same*, or what is said of a dtype there instead. Much of
-  that time is compilation, so a GPU saw 1 to 4 cases of most kernels, and none of many of fla. Accesses are recorded on
-  the CPU alone.
+- The last column is of a run on a GPU, 40 seconds a kernel on an H200, and 270 on an H100 for those that needed more:
+  *same*, or what is said of a dtype there instead. Much of that time is compilation (fla's autotuners compile each of
+  their configurations for each shape), so a GPU saw 1 to 4 cases of most kernels. Accesses are recorded on the CPU
+  alone.
 """
 
 

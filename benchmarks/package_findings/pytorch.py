@@ -1,4 +1,4 @@
-"""Findings in PyTorch 2.13.0 on the CPU."""
+"""Findings in PyTorch 2.13.0 on the CPU, and one in 2.11.0 on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp
-from torch.nn.functional import batch_norm, embedding, instance_norm, layer_norm, normalize
+from torch.nn.functional import batch_norm, embedding, instance_norm, layer_norm, normalize, rms_norm
 
 from benchmarks.package_findings.by_hand import finding, numbers, off
 
@@ -128,4 +128,15 @@ def normalised() -> str:
     said = (
         f"{name}: {numbers(normalize(x.half())[0])}, float32 {numbers(normalize(x)[0])}" for name, x in rows.items()
     )
+    return "; ".join(said)
+
+
+@finding("pytorch-rms-norm-tangent-dtype", claimed=False)
+def tangent_dtype() -> str:
+    """The dtypes of an output and of its tangent, which are one."""
+    said = []
+    for dtype in (torch.bfloat16, torch.float16):
+        x, t = torch.randn(2, 8, dtype=dtype), torch.randn(2, 8, dtype=dtype)
+        out, tangent = jvp(lambda y: rms_norm(y, (8,)), (x,), (t,))
+        said.append(f"out {out.dtype}, tangent {tangent.dtype}")
     return "; ".join(said)
