@@ -11,7 +11,7 @@ from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.contract import weakest
 from gradoracle.model.finding import Outcome
-from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity, gravest
@@ -67,7 +67,7 @@ class Aggregate:
         self.alarming += alarm
         self.judged += alarm or Status.HOLDS in statuses
         self.answered[_of(result.kernel, result.case)] += not statuses <= {Status.NOT_CHECKED, Status.ERROR}
-        place = self._added if self._place is None else self._place(result.kernel, result.case)
+        place = self._place_of(result.kernel, result.case)
         self._added += 1
         for law in result.results:
             key = (law.law, result.kernel, result.case.dtype)
@@ -82,6 +82,15 @@ class Aggregate:
                     yield key, status, case, result
                     break
 
+    def wrong_before(self, job: Job) -> frozenset[str]:
+        """The properties that a case before this one in the stream has shown to be wrong, in this kernel and dtype."""
+        place, own = self._place_of(job.kernel, job.case), (job.kernel, job.case.dtype)
+        return frozenset(
+            key[0]
+            for (key, _), (first, _, result) in self._first.items()
+            if key[1:] == own and result.severity is Severity.WRONG and first < place
+        )
+
     def telling(self, key: Key) -> list[tuple[Case, LawResult]]:
         """The violating cases of a verdict with the most elements, largest first."""
         return [self._telling[key][each.place] for each in self.sums[key].telling]
@@ -89,6 +98,9 @@ class Aggregate:
     def verdicts(self, counterexamples: Mapping[Key, Counterexample]) -> list[Verdict]:
         """One Verdict per property, kernel and dtype, with the pooled rules applied to all its cases."""
         return [verdict_of(sums, counterexamples.get(key)) for key, sums in self.sums.items()]
+
+    def _place_of(self, kernel: str, case: Case) -> int:
+        return self._added if self._place is None else self._place(kernel, case)
 
     def _add(self, key: Key, case: Case, law: LawResult, place: int) -> None:
         self.expect(*key)
@@ -147,9 +159,18 @@ def _rank(law: LawResult) -> int:
     return 0 if law.severity is None else law.severity.rank
 
 
+def _first(seen: Seen) -> int:
+    return seen.first
+
+
 def _add_severity(sums: Sums, law: LawResult, once: Seen) -> None:
-    """Count the severity of a violating case, and what explains it."""
+    """Count the severity of a violating case, and what explains it; once one is wrong, no other is graver."""
     if law.severity is None:
+        return
+    if law.severity is Severity.WRONG:
+        known = sums.severities.get(law.severity.value, once)
+        sums.severities, sums.undecided, sums.presets = {law.severity.value: min(known, once, key=_first)}, {}, {}
+    if Severity.WRONG.value in sums.severities:
         return
     add(sums.severities, law.severity.value, once)
     if law.undecided:
@@ -179,7 +200,7 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         notes=[f"{note} on {n} cases" for note, n in sums.notes.items()],
         tensors_compared=sum(sums.decided.values()),
         severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
-        keeps=weakest(sums.presets),
+        keeps="" if Severity.WRONG.value in sums.severities else weakest(sums.presets),
     )
     if verdict.severity is Severity.UNDECIDED:
         verdict.severity_note = next((reason for reason, _ in in_order(sums.undecided)), "")

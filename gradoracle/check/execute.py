@@ -42,6 +42,7 @@ class Execution:
         started: when the run started, on the monotonic clock.
         until: when to begin no further job; None: never.
         reserve: asked before each job, by how many seconds to stop before ``until``.
+        known_wrong: asked before each job, which properties an earlier case has shown to be wrong.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class Execution:
         started: float,
         until: float | None = None,
         reserve: Callable[[], float] = lambda: 0.0,
+        known_wrong: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
     ) -> None:
         self._plan, self._executor, self._crashes = plan, executor, crashes
-        self._started, self._until, self._reserve = started, until, reserve
+        self._started, self._until, self._reserve, self._known_wrong = started, until, reserve, known_wrong
         self.begun = 0
         self.ended = ""
         self.stopped: dict[str, float] = {}
@@ -96,7 +98,7 @@ class Execution:
             if left is not None and left <= 0:
                 return
             self.begun += 1
-            yield replace(self._crashes.spare(job), seconds=left)
+            yield replace(self._crashes.spare(job), seconds=left, known_wrong=self._known_wrong(job))
 
     def _note_stopped(self, result: Result) -> None:
         """Note a call that was still running when the time was up."""

@@ -271,7 +271,7 @@ def examine(
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
-        if job.explained and result.status is Status.VIOLATED:
+        if job.explained and result.status is Status.VIOLATED and law.name not in job.known_wrong:
             result = explained(law, evidence, result)
             if job.located:
                 result = located(law, evidence, result)

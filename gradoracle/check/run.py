@@ -130,7 +130,8 @@ class Run:
                 return listener.halt()
             return "the first failure" if request.fail_fast and self._first_failure is not None else ""
 
-        execution = Execution(planned, self.executor, self._crashes, self._started, self._until, reserve)
+        wrong = self.totals.aggregate.wrong_before
+        execution = Execution(planned, self.executor, self._crashes, self._started, self._until, reserve, wrong)
         self._stopped = execution.stopped
         self._progress.plan(len(jobs))
         execution.run(jobs, take)

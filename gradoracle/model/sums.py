@@ -68,7 +68,7 @@ class Sums:
         pooled: the number of tensors in them.
         held: the line of the first case on which the property held; "" if there is none.
         telling: the violating cases with the most elements, in descending order.
-        severities: violating cases, by severity.
+        severities: violating cases, by severity; of those that are wrong the first alone.
         undecided: violating cases whose severity is undecided, by reason.
         presets: violating cases that are not wrong, by the preset that explains them; "" if none does.
     """

@@ -11,7 +11,7 @@ import pytest
 from gradoracle.check.aggregate import Aggregate, complete, undecided, verdict_of
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding, Outcome, Pool
-from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status, Verdict
@@ -202,3 +202,27 @@ def test_a_crash_is_wrong_but_where_the_argument_was(kind: PropertyKind, severit
     found = verdict_of(sums, None)
     complete(found, replace(found, kind=kind), sums, decisive=False, cut=False)
     assert found.status is Status.CRASHED and (found.severity or Severity.WRONG) is severity
+
+
+def test_a_property_is_known_to_be_wrong_only_after_the_case_that_shows_it() -> None:
+    wrong, precise = (replace(VIOLATED, severity=each) for each in (Severity.WRONG, Severity.PRECISION))
+    places = {case: place for place, case in enumerate(CASES)}
+    tally = Aggregate(place=lambda _, case: places[replace(case, dtype="float32")])
+    for place, result in ((4, precise), (5, wrong), (6, replace(precise, law="other"))):
+        tally.add(CaseResult("k", CASES[place], (result,)))
+    jobs = {place: Job("k", case, ("law", "other")) for place, case in enumerate(CASES)}
+    assert [place for place, job in jobs.items() if tally.wrong_before(job)] == [6, 7]
+    assert tally.wrong_before(jobs[7]) == {"law"}
+    last = jobs[7]
+    assert not tally.wrong_before(replace(last, kernel="other"))
+    assert not tally.wrong_before(replace(last, case=replace(last.case, dtype="bfloat16")))
+
+
+def test_how_grave_it_is_does_not_depend_on_which_later_cases_were_asked() -> None:
+    wrong = replace(VIOLATED, severity=Severity.WRONG)
+    precise = replace(VIOLATED, severity=Severity.PRECISION, preset="bf16")
+    asked = added(HOLDS, precise, wrong, precise, wrong)
+    spared = added(HOLDS, precise, wrong, VIOLATED, VIOLATED)
+    assert asked.sums == spared.sums
+    assert verdict(asked) == verdict(spared)
+    assert verdict(spared).severity is Severity.WRONG and verdict(spared).cases_violated == 4

@@ -24,6 +24,7 @@ from gradoracle.model.finding import Outcome
 from gradoracle.model.job import Job
 from gradoracle.model.property import law
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Undefined
 from gradoracle.oracle.exact.trace import UnsupportedOperator
@@ -180,6 +181,18 @@ def test_a_violation_that_another_preset_explains_says_so(tmp_path: Path) -> Non
     case = Case("product", {"B": 24, "N": 32})
     (result,) = work(Job("narrow", case, ("forward_matches_the_oracle",), explained=True), lambda *_: None).results
     assert (result.status, result.preset) == (Status.VIOLATED, "tf32")
+
+
+def test_no_severity_is_found_of_what_is_known_to_be_wrong() -> None:
+    laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
+    work = entry(Setup(f"{FILE}:gives_nan", None, "cpu", "auto", {}, {}))
+    known = frozenset({"vjp_matches_the_oracle"})
+    job = Job("gives_nan", CASE, laws, explained=True, known_wrong=known)
+    found = {each.law: each for each in work(job, lambda *_: None).results}
+    assert found["forward_matches_the_oracle"].severity is Severity.WRONG
+    assert (
+        found["vjp_matches_the_oracle"].status is Status.VIOLATED and found["vjp_matches_the_oracle"].severity is None
+    )
 
 
 def test_a_case_must_fit_family_and_kernel() -> None:
