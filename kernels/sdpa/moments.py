@@ -1,11 +1,13 @@
-"""Row moments under P, which derivatives subtract before they multiply: z and r in one sweep, z' in a second.
+"""Row moments under P, which derivatives subtract before they multiply, in one sweep over the keys.
 
     z  = rowsum(P * dP)                               dP = G V^T
     r  = rowsum(P * S')                               S' = scale (q' K^T + Q k'^T)
     z' = rowsum(P * (dP' + (dP - z) * (S' - r)))      dP' = G v'^T
 
 The last is rowsum(dP' * P + dP * P') with P' = P * (S' - r), centred by z at no cost since rowsum(P') = 0: a mean of dP
-that is large against its spread does not cancel. z comes from dP and the unrounded P, in the accumulator's dtype;
+that is large against its spread does not cancel. In one sweep z and r are not known yet: each tile is summed about the means of
+what has been seen up to its end, and what was summed before is moved there (Chan, Golub & LeVeque 1979, "Updating
+formulae and a pairwise algorithm for computing sample variances", for a covariance with weights). z comes from dP and the unrounded P, in the accumulator's dtype;
 taken as rowsum(dO * O) from an O that was rounded to 16 bits it costs hundreds of sigma of dQ once logits are large.
 """
 
@@ -48,6 +50,12 @@ class Moments(NamedTuple):
     z: torch.Tensor | None
     r: torch.Tensor | None
     z_tangent: torch.Tensor | None
+
+
+@triton.jit
+def mean_of(total, weight):
+    """Return the mean [rows] that a weighted sum gives; 0 where nothing was weighed."""
+    return tl.where(weight > 0.0, total / tl.where(weight > 0.0, weight, 1.0), 0.0)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=Moments._fields))
@@ -97,6 +105,10 @@ def moments_kernel(
 
     cotangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     tangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    weight = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    mixed = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    if COTANGENT and TANGENT:
+        tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
     if COTANGENT or TANGENT:
         for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
             for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
@@ -107,6 +119,11 @@ def moments_kernel(
                     q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
                     scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
                 )  # fmt: skip
+                if COTANGENT and TANGENT:
+                    cotangent_centre = mean_of(cotangent_mean, weight)
+                    tangent_centre = mean_of(tangent_mean, weight)
+                    before = weight
+                    weight += tl.sum(p, axis=1)
                 if COTANGENT:
                     v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
                     dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
@@ -115,31 +132,19 @@ def moments_kernel(
                     tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
                     ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
                     tangent_mean += tl.sum(p * ts, axis=1)
+                if COTANGENT and TANGENT:  # what was summed about the former centres is moved to the new ones
+                    tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+                    tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
+                    new_cotangent = mean_of(cotangent_mean, weight)
+                    new_tangent = mean_of(tangent_mean, weight)
+                    moved = before * (new_cotangent - cotangent_centre) * (new_tangent - tangent_centre)
+                    centred = (dp - new_cotangent[:, None]) * (ts - new_tangent[:, None])
+                    mixed += moved + tl.sum(p * (tdp + centred), axis=1)
     if COTANGENT:
         tl.store(z + places, cotangent_mean, mask=existing)
     if TANGENT:
         tl.store(r + places, tangent_mean, mask=existing)
-
     if COTANGENT and TANGENT:
-        tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
-        mixed = tl.zeros([BLOCK_QUERY], ACCUMULATE)
-        for PARTIAL in tl.static_range(2):
-            for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
-                present = (start + keys < M)[:, None] if PARTIAL else True
-                visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
-                k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-                v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-                tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-                tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-                p = rebuilt(
-                    q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
-                    scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
-                )  # fmt: skip
-                dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
-                tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
-                ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-                centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
-                mixed += tl.sum(p * (tdp + centred), axis=1)
         tl.store(z_tangent + places, mixed, mask=existing)
 
 
