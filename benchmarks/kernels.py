@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py                       (times everything; rows of other works in the file are kept)
     python benchmarks/kernels.py sdpa --only backward --no-scans --seconds 60
+    python benchmarks/kernels.py sdpa --missing        (what a run that was cut has left)
     python benchmarks/kernels.py --write-page          (writes docs/background/speed.md and its plots from the file)
 
 A row is one entry, ours or a peer's, of one work: median and quartiles of at least 50 calls (of fewer, from 3 on, where
@@ -29,6 +30,7 @@ def main(words: list[str]) -> None:
     options.add_argument("families", nargs="*", metavar="FAMILY", help="default: all")
     options.add_argument("--only", default="", metavar="TEXT", help="works that contain it")
     options.add_argument("--no-scans", action="store_true", help="leave out the works over N and T")
+    options.add_argument("--missing", action="store_true", help="only what the file has no row of, of these kernels")
     options.add_argument("--seconds", type=float, metavar="S", help="after which no entry begins")
     options.add_argument("--patience", type=float, default=120.0, metavar="S", help="after which an entry is stopped")
     options.add_argument(
@@ -57,6 +59,7 @@ def main(words: list[str]) -> None:
             compile_seconds=given.compile_seconds,
             commit=given.commit,
             scans=not given.no_scans,
+            missing=given.missing,
         )
     )
 

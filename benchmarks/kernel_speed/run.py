@@ -48,6 +48,7 @@ class Asked:
         compile_seconds: after which what is not compiled is left to the process that times.
         commit: of the code, where there is no git to ask.
         scans: whether works of the scans are timed, too.
+        missing: whether entries are left alone that the file has a row of, of these kernels.
     """
 
     families: tuple[str, ...]
@@ -60,6 +61,7 @@ class Asked:
     compile_seconds: float = 120.0
     commit: str = ""
     scans: bool = True
+    missing: bool = False
     begun: float = field(default_factory=time.time)
 
     @property
@@ -84,7 +86,8 @@ def rows_of(asked: Asked) -> Iterator[Any]:
 
 def places(asked: Asked) -> list[Place]:
     """What is timed, in order."""
-    return [(row.work, who) for row in rows_of(asked) for who in row.entries]
+    known = {line.place for line in read(asked.file) if line.kernels == _content(line.family)} if asked.missing else ()
+    return [place for row in rows_of(asked) for who in row.entries if (place := (row.work, who)) not in known]
 
 
 def run(asked: Asked, context: str = "spawn") -> None:
@@ -251,8 +254,9 @@ def _compile(asked: Asked, context: str) -> None:
 
     What fails or is not reached fails, or compiles, where it is timed.
     """
-    begun = time.time()
+    begun, todo = time.time(), frozenset(places(asked))
     found = [(who in row.ours, row.work, who) for row in rows_of(asked) for who in row.entries if who not in row.ready]
+    found = [each for each in found if each[1:] in todo]
     tasks = [(asked, work, who) for _, work, who in sorted(found, key=lambda each: not each[0])]
     limit = min(asked.compile_seconds, asked.left)
     with multiprocessing.get_context(context).Pool(asked.workers, maxtasksperchild=None) as pool:

@@ -14,7 +14,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(64, 64, 4, 3),  # dk, dv
         Blocks(128, 64, 8, 3),  # r
         Blocks(64, 64, 4, 3),  # jvp
-        Blocks(64, 32, 4, 3),  # z'
+        Blocks(64, 64, 4, 2),  # z'
         Blocks(64, 32, 4, 3),  # hq
         Blocks(64, 64, 4, 2),  # hk, hv
     ),
@@ -25,7 +25,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 64, 4, 3),  # dk, dv
         Blocks(64, 64, 4, 2),  # r
         Blocks(32, 32, 8, 1),  # jvp
-        Blocks(32, 32, 8, 1),  # z'
+        Blocks(64, 32, 4, 2),  # z'
         Blocks(32, 32, 8, 1),  # hq
         Blocks(32, 32, 8, 1),  # hk, hv
     ),
@@ -36,7 +36,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(64, 16, 4, 1),  # dk, dv
         Blocks(16, 16, 4, 1),  # r
         Blocks(32, 32, 4, 1),  # jvp
-        Blocks(32, 16, 4, 1),  # z'
+        Blocks(32, 32, 8, 1),  # z'
         Blocks(32, 32, 4, 1),  # hq
         Blocks(32, 32, 4, 1),  # hk, hv
     ),
@@ -47,7 +47,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 8, 1),  # dk, dv
         Blocks(32, 32, 8, 1),  # r
         Blocks(32, 32, 8, 1),  # jvp
-        Blocks(16, 16, 4, 1),  # z'
+        Blocks(16, 32, 4, 1),  # z'
         Blocks(16, 16, 4, 1),  # hq
         Blocks(16, 16, 4, 1),  # hk, hv
     ),
@@ -80,7 +80,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(64, 64, 4, 3),  # dk, dv
         Blocks(128, 64, 8, 3),  # r
         Blocks(64, 64, 4, 3),  # jvp
-        Blocks(128, 64, 8, 3),  # z'
+        Blocks(128, 128, 8, 2),  # z'
         Blocks(128, 64, 8, 3),  # hq
         Blocks(64, 64, 4, 2),  # hk, hv
     ),
@@ -102,7 +102,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 4, 1),  # dk, dv
         Blocks(16, 16, 4, 1),  # r
         Blocks(32, 32, 4, 1),  # jvp
-        Blocks(32, 16, 4, 1),  # z'
+        Blocks(16, 16, 4, 1),  # z'
         Blocks(32, 32, 4, 1),  # hq
         Blocks(32, 32, 4, 1),  # hk, hv
     ),
@@ -113,7 +113,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 4, 1),  # dk, dv
         Blocks(32, 32, 8, 1),  # r
         Blocks(16, 16, 4, 1),  # jvp
-        Blocks(32, 32, 8, 1),  # z'
+        Blocks(16, 32, 4, 1),  # z'
         Blocks(16, 32, 4, 1),  # hq
         Blocks(16, 16, 4, 1),  # hk, hv
     ),

@@ -128,6 +128,20 @@ def test_rows_of_other_works_are_kept_and_those_of_the_same_replaced(asked: Make
     ]  # fmt: skip
 
 
+def test_a_run_goes_on_where_another_was_cut(asked: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = asked(row(ours=ends, peer=ends), row("backward", ours=ends))
+    run.run(whole, "fork")
+    before = read(whole.file)
+    keep(whole.file, {before[2].place})
+    more = replace(whole, missing=True)
+    assert run.places(more) == [before[2].place]
+    run.run(more, "fork")
+    assert [line.place for line in read(whole.file)] == [line.place for line in before]
+    assert read(whole.file)[:2] == before[:2]
+    monkeypatch.setattr(run, "_content", lambda family: "changed")
+    assert len(run.places(more)) == 3
+
+
 def test_what_compiles_is_called_once_in_processes_before(asked: Make, tmp_path: Path) -> None:
     def touches(name: str) -> Callable[[], Any]:
         return lambda: partial((tmp_path / name).touch)
