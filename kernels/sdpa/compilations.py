@@ -62,6 +62,9 @@ def compilation(
     kernel, flags, absent = PASSES[name]
     blocks = blocks or choose(name, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = dict.fromkeys(absent) | flags
+    if name == "jvp":
+        moving = tangents.centre_moves(getattr(torch, dtype), precision)
+        constants |= {"MOVING": moving} | ({"r": None} if moving else {})
     constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width, "ALIGNED": aligned}
     exact = score_units(arguments.scale(None, width))[0]
     constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": exact}

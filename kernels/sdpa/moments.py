@@ -5,10 +5,12 @@
     z' = rowsum(P * (dP' + (dP - z) * (S' - r)))      dP' = G v'^T
 
 The last is rowsum(dP' * P + dP * P') with P' = P * (S' - r), centred by z at no cost since rowsum(P') = 0: a mean of dP
-that is large against its spread does not cancel. In one sweep z and r are not known yet: each tile is summed about the means of
-what has been seen up to its end, and what was summed before is moved there (Chan, Golub & LeVeque 1979, "Updating
-formulae and a pairwise algorithm for computing sample variances", for a covariance with weights). z comes from dP and the unrounded P, in the accumulator's dtype;
-taken as rowsum(dO * O) from an O that was rounded to 16 bits it costs hundreds of sigma of dQ once logits are large.
+that is large against its spread does not cancel. In one sweep z and r are not known yet: each tile is summed about the
+means of what has been seen up to its end, and what was summed before is moved there (Chan, Golub & LeVeque 1979,
+"Updating formulae and a pairwise algorithm for computing sample variances", here for a weighted covariance).
+
+z comes from dP and the unrounded P, in the accumulator's dtype; taken as rowsum(dO * O) from an O that was rounded to
+16 bits it costs hundreds of sigma of dQ once logits are large.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from ..tiles import (
 )
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns, rebuilt, score_tangent
+from .tiles import feature_columns, mean_of, rebuilt, score_tangent
 
 
 class Moments(NamedTuple):
@@ -50,12 +52,6 @@ class Moments(NamedTuple):
     z: torch.Tensor | None
     r: torch.Tensor | None
     z_tangent: torch.Tensor | None
-
-
-@triton.jit
-def mean_of(total, weight):
-    """Return the mean [rows] that a weighted sum gives; 0 where nothing was weighed."""
-    return tl.where(weight > 0.0, total / tl.where(weight > 0.0, weight, 1.0), 0.0)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=Moments._fields))

@@ -1,4 +1,9 @@
-"""JVP: the tangent of O along (q', k', v'), true (centred) or with m and l strictly frozen."""
+"""JVP: the tangent of O along (q', k', v'), true (centred) or with m and l strictly frozen.
+
+The centre r = rowsum(P * S') takes a sweep of its own in 16 bit. Where operands of dots keep the accumulator's
+precision it is the mean of what has been seen so far: when it moves by d, what was summed about it moves by -d P V.
+With rounded operands that would not cancel, since P and P * S' are rounded apart.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from ..tiles import (
 from . import moments
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns, rebuilt, score_tangent
+from .tiles import feature_columns, mean_of, rebuilt, score_tangent
 
 
 @triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", contiguous=("shift", "inverse", "r", "o", "to")))
@@ -33,12 +38,12 @@ def tangent_kernel(
     H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
-    CENTRED: tl.constexpr, PRIMAL: tl.constexpr,
+    CENTRED: tl.constexpr, MOVING: tl.constexpr, PRIMAL: tl.constexpr,
 ):  # fmt: skip
     """Compute the tangent of o [BLOCK_QUERY, DV] of one tile of queries: P' V + P v', and with PRIMAL o = P V.
 
-    P' = P * (S' - r) with CENTRED, P * S' without. Rounded to the dtype of q: P' and P, as operands of those dots, and
-    both outputs. All else is ACCUMULATE.
+    P' = P * (S' - r) with CENTRED, P * S' without. With MOVING r is not given but found on the way. Rounded to the
+    dtype of q: P' and P, as operands of those dots, and both outputs. All else is ACCUMULATE.
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
@@ -55,9 +60,12 @@ def tangent_kernel(
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
     tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
-    if CENTRED:
+    mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    if CENTRED and not MOVING:
         mean = tl.load(r + padded_places(index, padded, queries))
 
+    weight = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    total = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     tangent = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
@@ -73,19 +81,32 @@ def tangent_kernel(
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
             ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
+            if MOVING:
+                former = mean
+                weight += tl.sum(p, axis=1)
+                total += tl.sum(p * ts, axis=1)
+                mean = mean_of(total, weight)
+                tangent -= (mean - former)[:, None] * output
             if CENTRED:
                 ts = ts - mean[:, None]
             tp = (p * ts).to(v_tile.dtype)
             weights = p.to(v_tile.dtype)
             tangent = dot(tp, v_tile, PRECISION, ACCUMULATE, acc=tangent)
             tangent = dot(weights, tv_tile, PRECISION, ACCUMULATE, acc=tangent)
-            if PRIMAL:
+            if PRIMAL or MOVING:
                 output = dot(weights, v_tile, PRECISION, ACCUMULATE, acc=output)
 
+    if MOVING:  # P of m and l that are stale does not sum to 1: r is a sum, not a mean
+        tangent -= (total - mean)[:, None] * output
     there = existing[:, None] & value_columns
     store_tile(to, index, T, DV, queries, columns, tangent, there, ALIGNED)
     if PRIMAL:
         store_tile(o, index, T, DV, queries, columns, output, there, ALIGNED)
+
+
+def centre_moves(dtype: torch.dtype, precision: str) -> bool:
+    """Return whether r is found in the sweep that needs it: operands of dots are then as precise as the accumulator."""
+    return dtype in (torch.float32, torch.float64) and precision != "tf32"
 
 
 def run(
@@ -101,7 +122,8 @@ def run(
     """Return o (None unless `primal`) and its tangent, each [B, H, T, Dv], with P rebuilt from m and l."""
     to = primals[0].new_empty((problem.batch, problem.heads, problem.queries, problem.value_features))
     o = torch.empty_like(to) if primal else None
-    rows = moments.run(problem, primals, m, l, tangents=tangents if centred else None)
+    moving = centred and centre_moves(problem.dtype, problem.precision)
+    rows = moments.run(problem, primals, m, l, tangents=tangents if centred and not moving else None)
     launch(
         tangent_kernel,
         problem,
@@ -110,6 +132,7 @@ def run(
         over="query",
         part="jvp",
         CENTRED=centred,
+        MOVING=moving,
         PRIMAL=primal,
     )
     return o, to

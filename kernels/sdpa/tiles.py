@@ -1,4 +1,4 @@
-"""What SDPA kernels share: columns of q, k and v, rebuilt probabilities, tangents of scores."""
+"""What SDPA kernels share: columns of q, k and v, rebuilt probabilities, tangents of scores, weighted means."""
 
 from __future__ import annotations
 
@@ -39,3 +39,9 @@ def score_tangent(
     """Return S' = scale (q' k^T + q k'^T) [queries, keys], in ACCUMULATE; transposed where q and k are exchanged."""
     tangent = dot(tq_tile, tl.trans(k_tile), PRECISION, ACCUMULATE)
     return dot(q_tile, tl.trans(tk_tile), PRECISION, ACCUMULATE, acc=tangent) * scale
+
+
+@triton.jit
+def mean_of(total, weight):
+    """Return the mean [rows] that a weighted sum gives; 0 where nothing was weighed."""
+    return tl.where(weight > 0.0, total / tl.where(weight > 0.0, weight, 1.0), 0.0)
