@@ -63,7 +63,7 @@ def compilation(
     blocks = blocks or choose(name, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = dict.fromkeys(absent) | flags
     if name == "jvp":
-        moving = tangents.centre_moves(getattr(torch, dtype), precision)
+        moving = tangents.centre_moves(getattr(torch, dtype), precision, width)
         constants |= {"MOVING": moving} | ({"r": None} if moving else {})
     constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width, "ALIGNED": aligned}
     exact = score_units(arguments.scale(None, width))[0]

@@ -35,7 +35,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 4, 1),  # dq
         Blocks(64, 16, 4, 1),  # dk, dv
         Blocks(16, 16, 4, 1),  # r
-        Blocks(32, 32, 4, 1),  # jvp
+        Blocks(32, 16, 4, 1),  # jvp
         Blocks(32, 32, 8, 1),  # z'
         Blocks(32, 32, 4, 1),  # hq
         Blocks(32, 32, 4, 1),  # hk, hv
@@ -57,7 +57,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 4, 1),  # dq
         Blocks(16, 64, 4, 1),  # dk, dv
         Blocks(16, 32, 4, 1),  # r
-        Blocks(16, 32, 4, 1),  # jvp
+        Blocks(16, 16, 4, 1),  # jvp
         Blocks(16, 32, 4, 1),  # z'
         Blocks(16, 32, 4, 1),  # hq
         Blocks(16, 32, 4, 1),  # hk, hv
@@ -101,7 +101,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 4, 1),  # dq
         Blocks(32, 32, 4, 1),  # dk, dv
         Blocks(16, 16, 4, 1),  # r
-        Blocks(32, 32, 4, 1),  # jvp
+        Blocks(32, 16, 4, 1),  # jvp
         Blocks(16, 16, 4, 1),  # z'
         Blocks(32, 32, 4, 1),  # hq
         Blocks(32, 32, 4, 1),  # hk, hv
