@@ -27,7 +27,7 @@ from gradoracle.execution.interpreter.values import Array
 BLOCK_RANK = 5
 PROGRAM_RANK = BLOCK_RANK + 1
 MOST_PROGRAMS = 32
-"""How many programs run in step at first, and always where their blocks are large."""
+"""How many programs run in step at first, and where their blocks are large; twice as many if no others are left."""
 
 MOST_ELEMENTS = MOST_PROGRAMS * 64 * 64
 """How many elements the largest value of more programs has at most: such values should stay in a processor's caches."""
@@ -36,7 +36,7 @@ MOST_PARTED = 256
 """How many start in step where others of the launch diverged, so that equal ones among them run in step."""
 
 FASTEST = 8
-"""How many times larger than a group that stayed together the next one is at most."""
+"""How many times larger than a group that stayed together the next one is at most, unless it is the last."""
 
 DEEPEST = 12
 """How often a group of programs may diverge before each of them runs alone."""
@@ -115,10 +115,11 @@ def _in_groups(
     """Run programs in groups of ``most[0]``, which grows while a launch runs."""
     first = 0
     while first < len(programs):
-        count = 1 if fn in _alone else most[0]
+        count, left = 1 if fn in _alone else most[0], len(programs) - first
+        count = left if left < 2 * count else count  # the last two groups are one
         some = programs[first : first + count]
         parts = _together(fn, values, some, alone, depth, most)
-        if len(parts) > 1 and most[0] > count and first + count < len(programs):
+        if len(parts) > 1 and most[0] > count and count < left:
             continue  # with some of those that follow: equal ones among them run in step
         for part in parts:
             _in_groups(fn, values, part, alone, depth + 1, most)

@@ -76,10 +76,10 @@ def test_a_grid_of_any_size_runs_each_program_once(programs, monkeypatch, steps)
     z = torch.zeros(programs, 4, 4)
     kernels.shapes[(programs,)](x, z, 4, 4, "none", 4, 4)
     assert torch.equal(x, z)
-    assert max(steps[:1], default=1) <= lockstep.MOST_PROGRAMS and sum(steps) in (programs, programs - 1)
+    assert max(steps[:1], default=1) < 2 * lockstep.MOST_PROGRAMS and sum(steps) in (programs, programs - 1)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(4, [32, 168]), (16, [32, 168]), (64, [32, 32, 32, 32, 32, 32, 8])])
+@pytest.mark.parametrize(("size", "expected"), [(4, [32, 168]), (16, [32, 168]), (64, [32, 32, 32, 32, 32, 40])])
 def test_more_programs_run_in_step_where_their_blocks_are_small(size, expected, steps):
     x, z = torch.randn(200, size, size), torch.zeros(200, size, size)
     kernels.shapes[(200,)](x, z, size, size, "none", size, size)
@@ -87,9 +87,9 @@ def test_more_programs_run_in_step_where_their_blocks_are_small(size, expected, 
 
 
 def test_no_group_is_more_than_eight_times_as_large_as_the_one_before(steps):
-    z = torch.zeros(3000, dtype=torch.int32)
-    kernels.grid[(3000, 1, 1)](z, 3000, 1)
-    assert torch.equal(z, (torch.arange(3000) + 1000).int()) and steps == [32, 256, 2048, 664]
+    z = torch.zeros(5000, dtype=torch.int32)
+    kernels.grid[(5000, 1, 1)](z, 5000, 1)
+    assert torch.equal(z, (torch.arange(5000) + 1000).int()) and steps == [32, 256, 2048, 2664]
 
 
 def test_programs_whose_blocks_turn_out_large_run_again_in_small_groups(monkeypatch, steps):
