@@ -38,6 +38,35 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class _Wrong:
+    """A wrong tensor's elements that count, in sigma: non-finite and exact ones, such as a masked 0, are left out.
+
+    Attributes:
+        known: which they are.
+        true, sigma: of each.
+        error: of each, in sigma.
+        size: the sum of its squares.
+        clear: whether the error is one that an edit could explain.
+    """
+
+    known: Tensor
+    true: Tensor
+    sigma: Tensor
+    error: Tensor
+    size: float
+    clear: bool
+
+
+def _wrong(expected: Expected, true: Tensor) -> _Wrong:
+    known = (expected.sigma > 0) & expected.got.isfinite() & true.isfinite()
+    sigma = expected.sigma[known]
+    error = (expected.got - true)[known] / sigma
+    size = float(error.square().sum())
+    clear = size >= 16 * len(sigma) and math.isfinite(size) and int((error.abs() > _CLEAR).sum()) >= _FEWEST
+    return _Wrong(known, true[known], sigma, error, size, clear)
+
+
+@dataclass(frozen=True)
 class _Fit:
     """How much of a tensor's error an edit leaves unexplained, the factor of an operand, and whether that will do."""
 
@@ -66,6 +95,7 @@ def reconstruct(
     if not expected or _elements(graph) > _LARGEST:
         return NO_LIKENESS
     runs = _Runs(graph, args, {each.output for each in expected})
+    wrong = [(each.output, _wrong(each, runs.base[each.output])) for each in expected]
     found: list[dict[str, tuple[float, Edit]]] = [{} for _ in expected]  # of each tensor the best edit of every cause
     for edit in edits(graph, named):
         if runs.spent > _MOST:
@@ -74,8 +104,8 @@ def reconstruct(
             outputs = runs.outputs(edit, kept)
             if outputs is None or (kept and not runs.kept):
                 continue
-            for each, best in zip(expected, found, strict=True):
-                fit = _fit(edit, each, runs.base[each.output], outputs[each.output])
+            for (output, each), best in zip(wrong, found, strict=True):
+                fit = _fit(edit, each, outputs[output]) if each.clear else None
                 if fit is not None and fit.good:
                     shown = _scaled(edit, fit.factor) if edit.linear else edit
                     if shown.cause not in best or fit.rest < best[shown.cause][0]:
@@ -99,19 +129,12 @@ def _chosen(found: Sequence[Mapping[str, tuple[float, Edit]]]) -> Likeness:
     return Likeness(f"the definition reproduces the result {edit.words}", cause, edit.factor)
 
 
-def _fit(edit: Edit, expected: Expected, true: Tensor, edited: Tensor) -> _Fit | None:
-    """The rest of the error after subtracting the edit's; None where the edit does not explain this tensor.
-
-    Non-finite elements are left out, and exact ones, such as a masked 0.
-    """
-    known = (expected.sigma > 0) & expected.got.isfinite() & true.isfinite()
-    if not bool(edited[known].isfinite().all()):
+def _fit(edit: Edit, wrong: _Wrong, edited: Tensor) -> _Fit | None:
+    """The rest of the error after subtracting the edit's; None where the edit does not explain this tensor."""
+    value = edited[wrong.known]
+    if not bool(value.isfinite().all()):
         return None
-    sigma = expected.sigma[known]
-    error, own = (expected.got - true)[known] / sigma, (edited - true)[known] / sigma
-    noise, size = float(len(sigma)), float(error.square().sum())
-    if size < 16 * noise or not math.isfinite(size) or int((error.abs() > _CLEAR).sum()) < _FEWEST:
-        return None
+    error, own = wrong.error, (value - wrong.true) / wrong.sigma
     factor, bottom = 1.0, float(own.square().sum())
     if edit.linear:
         if bottom == 0:
@@ -119,7 +142,7 @@ def _fit(edit: Edit, expected: Expected, true: Tensor, edited: Tensor) -> _Fit |
         factor = float((error * own).sum()) / bottom
     rest = float((error - factor * own).square().sum())
     limit = _CLOSE_ROUNDED if edit.rounds else _CLOSE
-    return _Fit(math.sqrt(rest / size), 1.0 - factor, rest <= limit**2 * size + 2 * noise)
+    return _Fit(math.sqrt(rest / wrong.size), 1.0 - factor, rest <= limit**2 * wrong.size + 2 * len(error))
 
 
 def _scaled(edit: Edit, factor: float) -> Edit:
@@ -151,6 +174,12 @@ class _Runs:
                 elif node.op == "call_function":
                     self.values[node] = _run(node, self.values)
         self.base = [self.values[node] for node in graph.outputs]
+        # of each call: the nodes it reads, whether it is a right output that others read, whether a softmax
+        self._calls = [
+            (node, node.all_input_nodes, node in self._saved and len(node.users) > 1, plain_name(node) == "_softmax")
+            for node in graph.nodes
+            if node.op == "call_function"
+        ]
 
     def outputs(self, edit: Edit, kept: bool = False) -> list[Tensor] | None:
         """The outputs under an edit; None where it does not fit or changes nothing.
@@ -161,20 +190,18 @@ class _Runs:
         self.kept = False
         known = _Over(changed, self.values)
         with torch.no_grad():
-            for node in self.graph.nodes:
-                if node.op != "call_function":
-                    continue
+            for node, sources, saved, softmax in self._calls:
                 try:
                     if node in edit.nodes:
                         changed[node] = self._edited(edit, node, known)
-                    elif not any(source in changed for source in node.all_input_nodes):
+                    elif changed.keys().isdisjoint(sources):
                         continue
-                    elif kept and node in self._saved and len(node.users) > 1:
+                    elif kept and saved:
                         self.kept = True
                         continue
-                    elif kept and plain_name(node) == "_softmax":
+                    elif kept and softmax:
                         self.kept = True
-                        moved = known[node.all_input_nodes[0]] - self.values[node.all_input_nodes[0]]
+                        moved = known[sources[0]] - self.values[sources[0]]
                         changed[node] = torch.where(self.values[node] == 0, 0.0, self.values[node] * moved.exp())
                     else:
                         changed[node] = _run(node, known)

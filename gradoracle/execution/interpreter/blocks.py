@@ -61,6 +61,8 @@ def init_handle(self: Any, data: Array, dtype: Any, attr: dict[str, Any] | None 
     self.data = data
     self.dtype = dtype
     self.attr = {} if attr is None else attr
+    if data.size > lockstep.largest:
+        lockstep.grown(data.size)
 
 
 def unwrap_if_constexpr(value: Any) -> Any:

@@ -15,8 +15,16 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from gradoracle.execution.interpreter import intervention
-from gradoracle.execution.interpreter.blocks import FLOATS, OFFSETS, casts_directly, is_constant_of, reshaped, written
+from gradoracle.execution.interpreter import intervention, lockstep
+from gradoracle.execution.interpreter.blocks import (
+    FLOATS,
+    OFFSETS,
+    Scalar,
+    casts_directly,
+    is_constant_of,
+    reshaped,
+    written,
+)
 from gradoracle.execution.interpreter.rounding import nearest, to_bf16
 from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened
 
@@ -25,7 +33,9 @@ Result = tuple[Any, Any, Any, Any, bool]  # a tensor's type, dtype, shape and nu
 
 _WIDE_FLOATS = frozenset(("fp32", "fp64"))
 _BITS = OFFSETS | {"int1"}
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of normal float32 numbers
 _EVERYTHING = slice(None)
+_ADDRESS = 2**64 - 1
 _CONSTANTS = 4096  # numbers that kernels write out are few
 
 _constants: dict[tuple[type, Any, str, bool], Any] = {}
@@ -33,6 +43,8 @@ _constants: dict[tuple[type, Any, str, bool], Any] = {}
 
 def tensor_of(data: Array, result: Result) -> Any:
     """A kernel's value of a known type."""
+    if data.size > lockstep.largest:
+        lockstep.grown(data.size)
     handle = object.__new__(TensorHandle)
     handle.data = data
     handle.attr = {}
@@ -50,6 +62,8 @@ def result_of(value: Any, rounded: bool = False) -> Result:
 
 def _number(value: Any, name: str, through_float32: bool) -> Any:
     """A number in an operation with dtype `name`, as a scalar of that dtype; None if Triton has to decide."""
+    if type(value) is Scalar:
+        value = float(value)
     if not is_constant_of(value, name) or (through_float32 and name == "fp64" and type(value) is float):
         return None
     if intervention.current is not None:
@@ -85,13 +99,18 @@ def _operator(
 
     def replacing(stock: Operator) -> Operator:
         known: dict[tuple[str, str], Result | None] = {}
+        mixed: set[tuple[str, str]] = set()
 
         def learnt(self: Any, other: Any) -> Any:
             value = stock(self, other)
             left, right = self.dtype.name, other.dtype.name
             alike = (left == right and left in same) or (left in OFFSETS and right in OFFSETS and same >= OFFSETS)
-            rounded = rounds and left == BF16
-            known[self.type.name, other.type.name] = result_of(value, rounded) if alike else None
+            rounded = rounds and left == BF16 == right
+            key = (self.type.name, other.type.name)
+            if left != right and left in FLOATS and right in FLOATS and (left in _WIDE_FLOATS or right in _WIDE_FLOATS):
+                mixed.add(key)  # numpy computes in the wider of the two, as Triton does, but casts no operand
+                alike = True
+            known[key] = result_of(value, rounded) if alike else None
             return value
 
         def call(self: Any, other: Any, _semantic: Any = None) -> Any:
@@ -105,7 +124,7 @@ def _operator(
             if key not in known:
                 return learnt(self, other)
             result = known[key]
-            if result is None:
+            if result is None or (intervention.current is not None and key in mixed):
                 return stock(self, other)
             if reflected:
                 data = compute(other.handle.data, self.handle.data)
@@ -120,26 +139,39 @@ def _operator(
     return replacing
 
 
-def _advancing(stock: Operator, add: Operator) -> Operator:
-    """`pointer + offset` too, whose type is the pointer's."""
+def _advancing(stock: Operator, otherwise: Operator, sign: int) -> Operator:
+    """`pointer + offset`, or `pointer - offset`, too, whose type is the pointer's."""
     known: dict[tuple[str, str], Result] = {}
 
     def call(self: Any, other: Any, _semantic: Any = None) -> Any:
-        if not self.dtype.is_ptr() or type(other) is not tl.tensor or other.dtype.name not in OFFSETS:
-            return add(self, other)
+        if not isinstance(self.dtype, tl.pointer_type):
+            return otherwise(self, other)
+        if type(other) is not tl.tensor:
+            given = other.value if isinstance(other, tl.constexpr) else other
+            if not isinstance(given, int) or type(given) is bool or not -(2**31) < given < 2**31:
+                return otherwise(self, other)
+            bytes_ = sign * int(given) * in_memory(self.dtype.element_ty).itemsize
+            return tensor_of(self.handle.data + np.uint64(bytes_ & _ADDRESS), result_of(self))
+        if other.dtype.name not in OFFSETS:
+            return otherwise(self, other)
         key = (self.type.name, other.type.name)
         if key not in known:
             value = stock(self, other)
             known[key] = result_of(value)
             return value
+        offsets = other.handle.data if sign > 0 else -other.handle.data
         result, width = known[key], np.uint64(in_memory(self.dtype.element_ty).itemsize)
-        return tensor_of(self.handle.data + width * other.handle.data.astype(np.uint64), result)
+        return tensor_of(self.handle.data + width * offsets.astype(np.uint64), result)
 
     return call
 
 
 def _add(stock: Operator) -> Operator:
-    return _advancing(stock, _operator(np.add, FLOATS | OFFSETS)(stock))
+    return _advancing(stock, _operator(np.add, FLOATS | OFFSETS)(stock), 1)
+
+
+def _subtract(stock: Operator) -> Operator:
+    return _advancing(stock, _operator(np.subtract, FLOATS | OFFSETS)(stock), -1)
 
 
 def where(stock: Operator) -> Operator:
@@ -154,6 +186,8 @@ def where(stock: Operator) -> Operator:
             left = _number(x.value if isinstance(x, tl.constexpr) else x, y.dtype.name, False)
         elif type(y) is not tl.tensor and type(x) is tl.tensor:
             right = _number(y.value if isinstance(y, tl.constexpr) else y, x.dtype.name, False)
+        elif type(x) is float and type(y) is float and _are_float32(x, y):
+            left, right = _number(x, "fp32", False), _number(y, "fp32", False)
         if type(left) is not tl.tensor or type(right) is not tl.tensor:
             return stock(condition, x, y)
         key = (condition.type.name, left.type.name, right.type.name)
@@ -168,6 +202,11 @@ def where(stock: Operator) -> Operator:
         return tensor_of(np.where(condition.handle.data, left.handle.data, right.handle.data), result)
 
     return call
+
+
+def _are_float32(*numbers: float) -> bool:
+    """Whether numbers are float32 where no tensor tells: others are float64."""
+    return all([number == 0 or _SMALLEST <= abs(number) <= _LARGEST for number in numbers])
 
 
 def getitem(stock: Operator) -> Operator:
@@ -237,6 +276,7 @@ OPERATORS: dict[str, Callable[[Operator], Operator]] = {
     **_both("add", np.add, FLOATS | OFFSETS),
     "__add__": _add,
     **_both("sub", np.subtract, FLOATS | OFFSETS),
+    "__sub__": _subtract,
     **_both("mul", np.multiply, FLOATS | OFFSETS),
     **_both("truediv", np.divide, _WIDE_FLOATS),
     **_both("and", np.bitwise_and, _BITS),

@@ -150,15 +150,16 @@ def _launch(self: Any, *args: Any, **kwargs: Any) -> None:
     with language_patch():
         given = {name: value if name in self.constexprs else _converted(value) for name, value in arguments.items()}
         grid = self.grid(given) if callable(self.grid) else self.grid
-    with launch_hooks.unwatched(self.fn.__code__):
-        if launch_hooks.record is not None:
-            launch_hooks.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, given)
-            try:
+        with launch_hooks.unwatched(self.fn.__code__):
+            if launch_hooks.record is not None:
+                where = grid if isinstance(grid, tuple) else tuple(grid)
+                launch_hooks.record.begin(self.fn, where, bound.arguments, given)
+                try:
+                    run_grid(self.fn, grid, given)
+                finally:
+                    launch_hooks.record.end()
+            else:
                 run_grid(self.fn, grid, given)
-            finally:
-                launch_hooks.record.end()
-        else:
-            run_grid(self.fn, grid, given)
     if copied:
         self._restore_args_dev(args, host_args, known, host_kwargs)
 

@@ -9,8 +9,9 @@ so that it broadcasts against values that all programs share, which stay as they
 sees, never have that axis.
 
 If programs diverge (a loop's number of steps, an `if`), or an operation has no form for many programs (atomics, print),
-their stores are undone and they run again: in groups that stay together, or one by one. Later groups of a launch are
-then larger, so that the parts into which they diverge are.
+their stores are undone and they run again: in groups that stay together, or one by one. The first group of a launch is
+small. It shows how large its blocks are, and so how many programs run in step from then on; if it diverges, the next
+groups are larger, so that the parts into which they diverge are.
 """
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ from gradoracle.execution.interpreter.values import Array
 BLOCK_RANK = 5
 PROGRAM_RANK = BLOCK_RANK + 1
 MOST_PROGRAMS = 32
-"""How many programs run in step at most: their tiles should stay in a processor's caches."""
+"""How many programs run in step at first, and where their blocks are large; twice as many if no others are left."""
+
+MOST_ELEMENTS = MOST_PROGRAMS * 64 * 64
+"""How many elements the largest value of more programs has at most: such values should stay in a processor's caches."""
 
 MOST_PARTED = 256
 """How many start in step where others of the launch diverged, so that equal ones among them run in step."""
+
+FASTEST = 8
+"""How many times larger than a group that stayed together the next one is at most, unless it is the last."""
 
 DEEPEST = 12
 """How often a group of programs may diverge before each of them runs alone."""
@@ -50,6 +57,10 @@ class Parted(BaseException):
 
 class OneByOne(BaseException):
     """Programs in lockstep reached an operation that only one program at a time can do."""
+
+
+class Crowded(BaseException):
+    """The values of many programs in lockstep are larger than those of fewer were."""
 
 
 class Group:
@@ -78,6 +89,7 @@ class Group:
 
 _group: Group | None = None
 _alone: set[Callable[..., Any]] = set()
+largest = 0  # elements of the largest value of the programs that run
 
 
 def group() -> Group | None:
@@ -100,12 +112,18 @@ def _in_groups(
     depth: int,
     most: list[int],
 ) -> None:
-    """Run programs in groups of ``most[0]``, which grows with the parts into which groups of this launch diverge."""
+    """Run programs in groups of ``most[0]``, which grows while a launch runs."""
     first = 0
     while first < len(programs):
-        count = 1 if fn in _alone else most[0]
-        _together(fn, values, programs[first : first + count], alone, depth, most)
-        first += count
+        count, left = 1 if fn in _alone else most[0], len(programs) - first
+        count = left if left < 2 * count else count  # the last two groups are one
+        some = programs[first : first + count]
+        parts = _together(fn, values, some, alone, depth, most)
+        if len(parts) > 1 and most[0] > count and count < left:
+            continue  # with some of those that follow: equal ones among them run in step
+        for part in parts:
+            _in_groups(fn, values, part, alone, depth + 1, most)
+        first += len(some)
 
 
 def _together(
@@ -115,38 +133,54 @@ def _together(
     alone: Callable[[Index], None],
     depth: int,
     most: list[int],
-) -> None:
-    global _group
+) -> list[Sequence[Index]]:
+    """Run programs in lockstep; the parts into which they diverged, as if they had not run, or none."""
+    global _group, largest
     if len(programs) == 1 or depth > DEEPEST or fn in _alone:
         for program in programs:
             alone(program)
             if launch_hooks.record is not None:
                 launch_hooks.record.attempt((program,))
             fn(**values)
-        return
+        return []
     together = _group = Group(programs)
+    largest = 0
     alone(programs[0])
     if launch_hooks.record is not None:
         launch_hooks.record.attempt(programs)
-    groups: list[list[Index]] = []
+    parts: dict[Any, list[Index]] = {}
     try:
         fn(**values)
     except Parted as parted:
-        together.take_back()
-        parts: dict[Any, list[Index]] = {}
         for program, value in zip(programs, parted.values, strict=True):
             parts.setdefault(value, []).append(program)
-        groups = list(parts.values())
+        most[0] = max(most[0], min(MOST_PROGRAMS * len(parts), MOST_PARTED))
     except OneByOne:
-        together.take_back()
+        parts[None] = list(programs)
         _alone.add(fn)
-        groups = [list(programs)]
+    except Crowded:
+        parts[None] = list(programs)
+        most[0] = _room(len(programs))
+        return list(parts.values())
     finally:
         _group = None
-    if len(groups) > 1:
-        most[0] = max(most[0], min(MOST_PROGRAMS * len(groups), MOST_PARTED))
-    for part in groups:
-        _in_groups(fn, values, part, alone, depth + 1, most)
+        if parts:
+            together.take_back()
+    most[0] = max(most[0], min(_room(len(programs)), FASTEST * len(programs)))
+    return list(parts.values())
+
+
+def _room(count: int) -> int:
+    """How many programs may run in step, where the values of so many were as large as they were."""
+    return max(MOST_ELEMENTS * count // max(largest, 1), MOST_PROGRAMS)
+
+
+def grown(size: int) -> None:
+    """A value of the running programs is larger than those before. Raises Crowded if it is too large for so many."""
+    global largest
+    largest = size
+    if size > 2 * MOST_ELEMENTS and _group is not None and len(_group.programs) > MOST_PARTED:
+        raise Crowded
 
 
 def differs(data: Array) -> bool:

@@ -59,6 +59,26 @@ def loops(X, Z, N):
 
 
 @triton.jit
+def rests(X, Z, N):
+    """Program p adds up X over p % N + 1 steps."""
+    own = tl.program_id(0)
+    total = 0.0
+    for i in range(0, own % N + 1):
+        total += tl.load(X + i)
+    tl.store(Z + own, total)
+
+
+@triton.jit
+def late(X, Z, FIRST, SIZE: tl.constexpr):
+    """Programs from FIRST on make a block of SIZE numbers."""
+    own = tl.program_id(0)
+    total = tl.load(X + own)
+    if own >= FIRST:
+        total += tl.sum(tl.full((SIZE,), 1.0, tl.float32) * total, 0)
+    tl.store(Z + own, total)
+
+
+@triton.jit
 def branches(X, Z, SIZE: tl.constexpr):
     """Z is doubled, and then programs part by what they find in X."""
     own = tl.program_id(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,8 @@ interpreter.activate()
 import triton.language as tl  # noqa: E402  after activate: triton decides when it is imported
 from triton.runtime.interpreter import TensorHandle  # noqa: E402
 
-from gradoracle.execution.interpreter import expressions  # noqa: E402
+from gradoracle.execution.interpreter import expressions, loops  # noqa: E402
+from gradoracle.execution.interpreter.blocks import Scalar  # noqa: E402
 from gradoracle.execution.interpreter.rounding import to_bf16  # noqa: E402
 from gradoracle.execution.interpreter.values import held_as  # noqa: E402
 from tests.execution.interpreter.triton_builtins import bound, patched  # noqa: E402, F401
@@ -99,7 +101,61 @@ def test_a_pointer_is_advanced_by_elements(offset: Any, element: Any) -> None:
         pointer = tl.pointer_type(element)
         at = TensorHandle(np.full(left or (1,), 4096, np.uint64), pointer)
         base = tl.tensor(at, tl.block_type(pointer, list(left)) if left else pointer)
-        assert same_twice(expressions.OPERATORS["__add__"], _BUILTINS["__add__"], base, value(offset, right, 5))
+        lowest = tl.tensor(TensorHandle(np.array([np.iinfo(held_as(offset)).min], held_as(offset)), offset), offset)
+        for name in ("__add__", "__sub__"):
+            for by in (value(offset, right, 5), lowest):
+                assert same_twice(expressions.OPERATORS[name], _BUILTINS[name], base, by), name
+
+
+@pytest.mark.parametrize("name", ["__add__", "__sub__"])
+def test_a_pointer_is_advanced_by_numbers(name: str) -> None:
+    pointer, steps = tl.pointer_type(tl.float32), loops.counted(3, 2**40, 2**31)
+    numbers = (
+        0,
+        5,
+        -7,
+        2**31,
+        -(2**31),
+        2**62,
+        -(2**63),
+        2**63,
+        2**64,
+        True,
+        0.5,
+        tl.constexpr(4),
+        *itertools.islice(steps, 3),
+    )
+    for shape in ((), (4, 8)):
+        at = TensorHandle(np.full(shape or (1,), 1 << 40, np.uint64), pointer)
+        base = tl.tensor(at, tl.block_type(pointer, list(shape)) if shape else pointer)
+        for number in numbers:
+            assert same_twice(expressions.OPERATORS[name], _BUILTINS[name], base, number), (shape, number)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_an_argument_of_a_kernel_is_a_number(dtype: Any) -> None:
+    for name in BINARY:
+        for number in (0.1, -0.0, 1e-40, float("nan"), float("-inf")):
+            x = value(dtype, (4, 8), 3)
+            call = expressions.OPERATORS[name](bound(_BUILTINS[name]))
+            assert [outcome(call, x, Scalar(number)) for _ in range(3)] == [
+                outcome(bound(_BUILTINS[name]), x, number)
+            ] * 3
+
+
+def test_where_of_two_numbers() -> None:
+    for shape in ((4, 8), ()):
+        condition = value(tl.int1, shape, 6)
+        for x, y in (
+            (1.0, 0.0),
+            (-0.0, float("-inf")),
+            (1e-40, 1.0),
+            (1e300, 0.0),
+            (1.0, 0),
+            (True, False),
+            (float("nan"), 2.0),
+        ):
+            assert same_twice(expressions.where, _WHERE, condition, x, y), (shape, x, y)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -76,7 +76,48 @@ def test_a_grid_of_any_size_runs_each_program_once(programs, monkeypatch, steps)
     z = torch.zeros(programs, 4, 4)
     kernels.shapes[(programs,)](x, z, 4, 4, "none", 4, 4)
     assert torch.equal(x, z)
-    assert max(steps, default=1) <= lockstep.MOST_PROGRAMS and sum(steps) in (programs, programs - 1)
+    assert max(steps[:1], default=1) < 2 * lockstep.MOST_PROGRAMS and sum(steps) in (programs, programs - 1)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(4, [32, 168]), (16, [32, 168]), (64, [32, 32, 32, 32, 32, 40])])
+def test_more_programs_run_in_step_where_their_blocks_are_small(size, expected, steps):
+    x, z = torch.randn(200, size, size), torch.zeros(200, size, size)
+    kernels.shapes[(200,)](x, z, size, size, "none", size, size)
+    assert torch.equal(x, z) and steps == expected
+
+
+def test_no_group_is_more_than_eight_times_as_large_as_the_one_before(steps):
+    z = torch.zeros(5000, dtype=torch.int32)
+    kernels.grid[(5000, 1, 1)](z, 5000, 1)
+    assert torch.equal(z, (torch.arange(5000) + 1000).int()) and steps == [32, 256, 2048, 2664]
+
+
+def test_programs_whose_blocks_turn_out_large_run_again_in_small_groups(monkeypatch, steps):
+    """The first 288 programs stop before their large blocks; those after them do not."""
+    x = torch.arange(900.0)
+
+    def run():
+        z = torch.zeros(900)
+        kernels.late[(900,)](x, z, 288, 4096)
+        return z
+
+    together, alone = both(monkeypatch, run)
+    assert same_bits(together, alone) and torch.equal(together[288:], 4097 * x[288:])
+    assert steps[:2] == [32, 256] and steps[2] > lockstep.MOST_PARTED >= max(steps[3:])
+
+
+def test_a_launch_that_parts_does_so_once(monkeypatch, steps):
+    """Sixteen numbers of steps, 35 programs each: two groups show that it parts, the third is all of them."""
+    x = torch.arange(16.0) ** 2  # whose sums are exact
+
+    def run():
+        z = torch.zeros(560)
+        kernels.rests[(560,)](x, z, 16)
+        return z
+
+    together, alone = both(monkeypatch, run)
+    assert same_bits(together, alone) and torch.equal(together, x.cumsum(0).repeat(35))
+    assert steps == [32, 256, 560, *[35] * 16]
 
 
 def test_programs_know_their_place_in_a_grid_of_three_dims(steps):
