@@ -109,9 +109,9 @@ def require_case(
         memory_estimate.require(case, family, *memory or ())
         if _is_tried(case):
             sample = sample_of(case, family, inputs, "cpu")
-            oracle = Oracle(family)
+            oracle = Oracle(family).at(case.dims)
             if oracle.scalable(sample) is None:
-                require(family, sample)
+                require(oracle.family, sample)
                 oracle.graph(sample, Derivative.VJP if sample.tangents else Derivative.FORWARD)
     except Raises as error:
         unwritten = isinstance(error.__cause__, NotImplementedError)  # as ``gradoracle new`` leaves it
@@ -132,9 +132,11 @@ def sizes_wanted(family: Family) -> str:
     """How to declare the sizes that a definition is meant for, as advice in an error message."""
     if not family.signature.dims:
         return "expected a definition that takes every case of its family"
-    dim = family.signature.dims[-1]
-    example = f"@gradoracle.family(dims={{{dim!r}: gradoracle.multiples(16)}})"
-    return f"where it takes some sizes only, declare them, as in {example}"
+    dim, wanted, only = family.signature.dims[-1], "multiples(16)", "sizes"
+    if family.signature.spreads:
+        dim, wanted, only = min(family.signature.spreads), "sizes(1, 3)", "sizes or numbers of dims"
+    example = f"@gradoracle.family(dims={{{dim!r}: gradoracle.{wanted}}})"
+    return f"where it takes some {only} only, declare them, as in {example}"
 
 
 def functions_of(family: Family, kernels: Mapping[str, Kernel], laws: Iterable[Property]) -> list[Callable[..., Any]]:
@@ -244,8 +246,10 @@ def examine(
 ) -> CaseResult:
     """Judge one case by each property, sharing one Evidence; ``inputs`` is a file of saved tensors.
 
+    What is judged is the family of cases that have this number of dims (``Family.at``).
     Where the definition raises there is nothing to compare with, and whatever the kernel does there is no refusal.
     """
+    oracle = oracle.at(job.case.dims)
     try:
         sample = sample_of(job.case, oracle.family, inputs, device)
         if _is_tried(job.case) and oracle.scalable(sample) is None:
