@@ -175,14 +175,14 @@ def family(
                 f"family {own}: integer inputs {missing} need a domain, such as "
                 f"domains={{{missing[0]!r}: gradoracle.IndexDomain(...)}}"
             )
-        everything, signature = function, _with_integers_apart(own, signature)
+        everything, signature = function, integers_apart(own, signature)
         optional = [spec.name for spec in signature.inputs if spec.optional]
         constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)
         signature = replace(signature, constraints=constraints)
         all_dims = {dim: (dims or {}).get(dim) or ordinary_sizes(dim, signature) for dim in signature.dims}
         _require_elements(own, signature, all_dims)
         return Family(
-            own, _of_floats(everything, signature), signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
+            own, of_floats(everything, signature), signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
             dict(algorithms or {}), tuple(properties), scalable,
             dict(beside_large or {}), everything, ranks,
         )  # fmt: skip
@@ -190,7 +190,7 @@ def family(
     return build(definition) if definition is not None else build
 
 
-def _with_integers_apart(own: str, signature: Signature) -> Signature:
+def integers_apart(own: str, signature: Signature) -> Signature:
     """The signature whose outputs are of floats, and those of integers apart.
 
     Raises:
@@ -207,7 +207,7 @@ def _with_integers_apart(own: str, signature: Signature) -> Signature:
     return replace(signature, outputs=floats, all_outputs=signature.outputs)
 
 
-def _of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+def of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
     """A definition without its integer outputs."""
     if not signature.whole:
         return definition
