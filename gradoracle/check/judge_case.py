@@ -32,11 +32,12 @@ from gradoracle.model.contract import contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError, out_of_memory
 from gradoracle.model.family import Family
-from gradoracle.model.finding import Finding
+from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import CaseResult, Job, LawResult, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
+from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined, require
 from gradoracle.oracle.truth import Oracle
@@ -269,7 +270,7 @@ def examine(
         if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
             break
         try:
-            result = judge_law(law, evidence)
+            result = _unless_reported(judge_law(law, evidence), results)
         except DeviceLost as lost:
             results.append(LawResult(law.name, Status.CRASHED, reason=str(lost), why=lost.why))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
@@ -293,6 +294,21 @@ def _tiled(found: Finding, case: Case, subject: KernelRunner) -> Finding:
     order = {Derivative.FORWARD: 0, Derivative.HVP: 2}.get(found.derivative or Derivative.VJP, 1)
     tiles = subject.kernel.tiles_of(case.dtype, case.dims, case.blocks, order)
     return replace(found, map=replace(found.map, tiles=found.map.tiled(tiles)))
+
+
+def _unless_reported(result: LawResult, before: Sequence[LawResult]) -> LawResult:
+    """A result; *not checked* where all that it finds is malformed tensors that earlier properties have reported.
+
+    A property has nothing to judge where the kernel gives a tensor of another shape. The first one that needs it, which
+    compares it with the truth, is violated; whatever else is violated has found something else.
+    """
+    found = [f for f in result.findings if f.outcome is Outcome.VIOLATED]
+    known = {f.tensor for each in before if each.status is Status.VIOLATED for f in each.findings if f.malformed}
+    if result.status is not Status.VIOLATED or not all(
+        f.malformed and {f.tensor, undifferentiated(f.tensor)} & known for f in found
+    ):
+        return result
+    return LawResult(result.law, Status.NOT_CHECKED, reason=found[0].message, why=Reason.MALFORMED)
 
 
 def _is_compared(result: LawResult) -> bool:
