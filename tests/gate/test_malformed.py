@@ -1,4 +1,4 @@
-"""A change after which a kernel gives a tensor of another shape: one regression, and no line for what it leaves open."""
+"""A kernel that gives a tensor of another shape after a change: no line of a gate for what that leaves open."""
 
 from __future__ import annotations
 
