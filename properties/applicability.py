@@ -26,8 +26,9 @@ def _has_several_primals(family: Family) -> bool:
 
 
 def _has_a_dim_of_all_outputs(family: Family) -> bool:
-    always = [set(spec.dims) & set(family.signature.dims) for spec in family.signature.outputs if not spec.asked_by]
-    return any(dim in spec.dims for spec in family.signature.primals for dim in set.intersection(*always))
+    widest = family.signature.at()
+    always = [set(spec.dims) & set(widest.dims) for spec in widest.outputs if not spec.asked_by]
+    return any(dim in spec.dims for spec in widest.primals for dim in set.intersection(*always))
 
 
 OF_SEVERAL_OUTPUTS = Families("every family with two or more float outputs", _has_several_outputs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gradoracle.model.dims import Sizes, dim_names
+from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, spread
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import Signature, TensorSpec, cotangent_name
@@ -34,18 +34,58 @@ class CaseSpace:
         kernel: may support only some of them.
         dtypes: those drawn, the plainest first.
         sizes: of each dim.
+        ranks: how many dims each ``*NAME`` stands for.
     """
 
     family: Family
     kernel: Kernel
     dtypes: tuple[str, ...]
     sizes: Mapping[str, Sizes]
+    ranks: Mapping[str, Sizes] = field(default_factory=dict)
     _favoured: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def signature(self) -> Signature:
         """The signature of the family."""
         return self.family.signature
+
+    @cached_property
+    def dims(self) -> tuple[str, ...]:
+        """The dims that some case has."""
+        beyond = {d for name, dims in self.spreads.items() for d in dims[self.ranks[name].biggest :]}
+        return tuple(dim for dim in self.signature.dims if dim not in beyond)
+
+    @cached_property
+    def spreads(self) -> dict[str, tuple[str, ...]]:
+        """See ``Signature.spreads``."""
+        return self.signature.spreads
+
+    def counts(self, starred: str) -> tuple[int, ...]:
+        """How many dims ``*NAME`` may stand for, one first, which is the plainest."""
+        possible = (count for count in range(MOST_SPREAD + 1) if count in self.ranks[starred])
+        return tuple(sorted(possible, key=lambda count: (count != 1, count)))
+
+    def ranked(self, dims: Mapping[str, int], ranks: Mapping[str, int] | None = None) -> dict[str, int]:
+        """The sizes with as many dims of each ``*NAME`` as ``ranks`` says, by default as many as are named.
+
+        Sizes move up where earlier ones are missing. Where there are too few, small ones are added.
+        """
+        found = dict(dims)
+        for starred, every in self.spreads.items():
+            sizes = [found.pop(dim) for dim in every if dim in found]
+            wanted = (ranks or {}).get(starred, len(sizes))
+            count = min(self.counts(starred), key=lambda n: (n < wanted, abs(n - wanted)))
+            for dim, size in zip(every[:count], [*sizes, *[0] * count], strict=False):
+                found[dim] = size if size in self.sizes[dim] or size == dims.get(dim) else self.favoured(dim)[0]
+        return {dim: found[dim] for dim in self.signature.dims if dim in found}
+
+    def filled(self, dims: Mapping[str, int]) -> dict[str, int]:
+        """The sizes with the dims of ``*NAME`` that come before a named one, of small size."""
+        found = dict(dims)
+        for every in self.spreads.values():
+            last = max((place for place, dim in enumerate(every) if dim in dims), default=-1)
+            found = {dim: self.favoured(dim)[0] for dim in every[: last + 1]} | found
+        return found
 
     @cached_property
     def options(self) -> dict[str, tuple[Any, ...]]:
@@ -115,7 +155,8 @@ class CaseSpace:
     @cached_property
     def rows(self) -> tuple[str, ...]:
         """Dims that some tensor has before its last: a case costs about their product."""
-        before = [dim for spec in (*self.signature.inputs, *self.signature.outputs) for dim in spec.dims[:-1]]
+        widest = self.signature.at()
+        before = [dim for spec in (*widest.inputs, *widest.outputs) for dim in spec.dims[:-1]]
         found = {name for dim in before for name in dim_names(dim)}
         return tuple(dim for dim in self.signature.dims if dim in found) or self.signature.dims
 
@@ -144,7 +185,7 @@ def length(family: Family) -> str:
     for name in family.signature.dims:
         if name in family.dims and family.dims[name].large > LARGE:
             return name
-    return next((spec.dims[-1] for spec in family.signature.inputs if spec.dims), "")
+    return next((spread(spec.dims[-1])[0] for spec in family.signature.inputs if spec.dims), "")
 
 
 def case_space(
@@ -157,11 +198,12 @@ def case_space(
     Raises:
         ValueError: a dim is unknown, no size of a dim or no dtype is left, or no sizes keep the constraints.
     """
-    unknown = sorted(set(dims or {}) - set(family.dims))
+    known = {**family.dims, **family.ranks}
+    unknown = sorted(set(dims or {}) - set(known))
     if unknown:
-        raise ValueError(f"family {family.name} has no dim {', '.join(unknown)}; it has {', '.join(family.dims)}")
+        raise ValueError(f"family {family.name} has no dim {', '.join(unknown)}; it has {', '.join(known)}")
     chosen = {}
-    for name, sizes in family.dims.items():
+    for name, sizes in known.items():
         allowed = f"family {family.name} allows {sizes}"
         try:
             if name in kernel.dims:
@@ -178,7 +220,8 @@ def case_space(
         raise ValueError(
             f"{kernel.name} supports {', '.join(kernel.dtypes or ())}; expected one of {', '.join(dtypes or ())}"
         )
-    found = CaseSpace(family, kernel, supported, chosen)
+    ranks = {name: chosen.pop(name) for name in family.ranks}
+    found = CaseSpace(family, kernel, supported, chosen, ranks)
     try:
         found.settled({dim: found.favoured(dim)[0] for dim in chosen})
     except ValueError as error:
@@ -188,6 +231,7 @@ def case_space(
 
 def batch_dims(signature: Signature) -> frozenset[str]:
     """Dims of every tensor with two dims or more that are never the last: those that programs are spread over."""
+    signature = signature.at()
     tensors = [spec.dims for spec in (*signature.inputs, *signature.outputs) if len(spec.dims) > 1]
     common = set.intersection(*(set(dims[:-1]) for dims in tensors)) if tensors else set()
     return frozenset(dim for dim in common if not any(dims[-1] == dim for dims in tensors))

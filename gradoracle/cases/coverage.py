@@ -16,6 +16,7 @@ from gradoracle.model.dims import Sizes
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import TensorSpec, cotangent_name
+from gradoracle.model.wording import counted
 
 FULL_RUN = 100  # cases from which every goal is expected to be met
 
@@ -27,6 +28,7 @@ class Focus:
     Attributes:
         situation: the name of the goal; "" for none.
         sizes: the sizes that a dim may have.
+        ranks: how many dims ``*NAME`` must stand for.
         less: two dims of which the first must be smaller.
         large: the dim above ``LARGE``, with its sizes in ``sizes``; the rest of the case is plain and small.
         dtype: of the case.
@@ -40,6 +42,7 @@ class Focus:
 
     situation: str = ""
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
     less: tuple[str, str] | None = None
     large: str = ""
     dtype: str = ""
@@ -80,7 +83,9 @@ def focuses(within: CaseSpace) -> tuple[Focus, ...]:
 
 
 def _situations(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
-    signature = family.signature
+    signature = family.signature.at(case.dims)
+    for starred, dims in family.signature.spreads.items():
+        yield _of_rank(starred, sum(dim in case.dims for dim in dims))
     for dim, size in case.dims.items():
         yield from (name.format(dim) for name, holds in _SIZE_SITUATIONS.items() if holds(size))
     for a, b in pairs(signature):
@@ -120,6 +125,10 @@ def _drawn(case: Case, draw: Draw, tensor: TensorSpec, role: str) -> Iterator[st
         yield f"{role} {draw.layout}"
 
 
+def _of_rank(starred: str, count: int) -> str:
+    return f"{starred} is {counted(count, 'dim')}"
+
+
 _MANY_PROGRAMS = "blocks {}, several batch members and tiles"
 _SIZE_SITUATIONS: Mapping[str, Callable[[int], bool]] = {
     "{} = 1": lambda size: size == 1,
@@ -131,8 +140,10 @@ _SIZE_SITUATIONS: Mapping[str, Callable[[int], bool]] = {
 
 
 def _focuses(within: CaseSpace) -> Iterator[Focus]:
-    signature = within.signature
-    for dim in signature.dims:
+    for starred in within.spreads:
+        for count in within.counts(starred):
+            yield Focus(_of_rank(starred, count), ranks={starred: count})
+    for dim in within.dims:
         for above, name in ((LARGE, f"{dim} > 100 000"), (VERY_LARGE, f"{dim} > 1 000 000")):
             if found := within.large(dim, above):
                 yield Focus(name, large=dim, sizes={dim: found})
@@ -144,7 +155,7 @@ def _focuses(within: CaseSpace) -> Iterator[Focus]:
         for text in recipes.INDEX_RECIPES:
             yield Focus(f"recipe {text}", recipe=(text, True))
     yield from _layout_focuses(within)
-    for dim in signature.dims:
+    for dim in within.dims:
         for name, holds in list(_SIZE_SITUATIONS.items())[:3]:
             fitting = tuple(size for size in dict.fromkeys(within.favoured(dim)) if holds(size))
             if fitting:
@@ -182,7 +193,7 @@ def _of_many_programs(
 
 
 def _block_focuses(within: CaseSpace) -> Iterator[Focus]:
-    most = {dim: within.favoured(dim)[-1] for dim in within.signature.dims}
+    most = {dim: within.favoured(dim)[-1] for dim in within.dims}
     kernel = within.kernel
     for blocks in kernel.blocks:
         able = (dtype for dtype in within.dtypes if kernel.fits is None or blocks in kernel.fits(dtype, most))
@@ -205,7 +216,7 @@ def _layout_focuses(within: CaseSpace) -> Iterator[Focus]:
     for role, tensors in roles:
         for layout in layouts.LAYOUTS.values():
             for spec in tensors:
-                most = spec.shape({dim: within.favoured(dim)[-1] for dim in within.signature.dims})
+                most = spec.shape({dim: within.favoured(dim)[-1] for dim in within.dims})
                 if (spec.kind == "float") and layout.fits(most):
                     yield Focus(f"{role} {layout.name}", layout=(layout.name, role == "cotangent"))
                     break

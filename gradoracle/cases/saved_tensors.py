@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample, build, whole_dtype
 from gradoracle.model.case import Case, Draw
-from gradoracle.model.dims import Sizes, dim_names, solved
+from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, is_spread, solved
 from gradoracle.model.dims import size as size_of
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
@@ -209,6 +209,8 @@ def _dims(
     family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str
 ) -> dict[str, int]:
     """The size of every dim; one that only absent tensors have is as small as the family allows."""
+    present = _present(family, tensors, specs, inputs)
+    specs = {name: spec.at(present) for name, spec in specs.items()}
     sizes: dict[str, tuple[int, str]] = {}
     for name, tensor in tensors.items():
         spec, shape = specs[name], tuple(tensor.shape)
@@ -238,14 +240,30 @@ def _dims(
         for dim, size in zip(specs[name].dims, tensor.shape, strict=True):
             if (one := solved(dim, size)) is not None:
                 sizes.setdefault(one[0], (one[1], name))
-    found = {
-        dim: sizes[dim][0] if dim in sizes else family.dims.get(dim, Sizes()).smallest for dim in family.signature.dims
-    }
+    found = {dim: sizes[dim][0] if dim in sizes else family.dims.get(dim, Sizes()).smallest for dim in present}
     for name, tensor in tensors.items():
         fitting = specs[name].shape(found)
         if tuple(tensor.shape) != fitting:
             raise UsageError(f"{_said(inputs)}: {name} has shape {tuple(tensor.shape)}, expected {fitting}")
     return found
+
+
+def _present(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> list[str]:
+    """The dims of a family that these tensors have: of ``*NAME`` as many as their shapes leave for it."""
+    counts: dict[str, tuple[int, str]] = {}
+    for name, tensor in tensors.items():
+        for starred in filter(is_spread, specs[name].dims):
+            own = tensor.dim() - len(specs[name].dims) + 1
+            known, by = counts.setdefault(starred, (own, name))
+            if own != known or not 0 <= own <= MOST_SPREAD:
+                wanted = f"as in {by} {known}" if own != known else f"0 to {MOST_SPREAD}"
+                form = f"{starred} of [{' '.join(specs[name].dims)}]"
+                raise UsageError(
+                    f"{_said(inputs)}: {name} has shape {tuple(tensor.shape)}, which leaves {own} dims for {form}; "
+                    f"expected {wanted}"
+                )
+    beyond = {d for starred, dims in family.signature.spreads.items() for d in dims[counts.get(starred, (0, ""))[0] :]}
+    return [dim for dim in family.signature.dims if dim not in beyond]
 
 
 def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mapping[str, int], inputs: str) -> None:

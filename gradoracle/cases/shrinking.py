@@ -120,7 +120,7 @@ class _Ladder:
                 del changed[where][name]
             else:
                 changed[where][name] = value
-        changed["dims"] = self.within.settled(changed["dims"])
+        changed["dims"] = self.within.settled(self.within.ranked(changed["dims"]))
         signature = self.within.signature
         changed["draws"] = signature.constraints.complete(changed["draws"])
         changed["draws"] = signature.without_absent(changed["draws"], changed["options"])
@@ -184,7 +184,11 @@ _ABSENT = object()  # a step at which the case does not name the part
 
 def _coarse(within: CaseSpace, case: Case) -> _Ladder:
     """Few steps for each part: round sizes, and plain values of the other parts."""
-    dims: list[Part] = [("dims", dim, _sizes(within, dim, size)) for dim, size in case.dims.items()]
+    spare = {dim for dims in within.spreads.values() for dim in dims}
+    dims: list[Part] = [
+        ("dims", dim, (*((_ABSENT,) if dim in spare else ()), *_sizes(within, dim, size)))
+        for dim, size in case.dims.items()
+    ]
     draws: list[Part] = [("draws", name, _draws(within, name, draw)) for name, draw in case.draws.items()]
     options: list[Part] = [("options", n, (_ABSENT, v)) for n, v in case.options.items() if _optional(within, n)]
     known = {*within.floats, *within.integers}

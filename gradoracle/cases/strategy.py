@@ -122,11 +122,12 @@ def _plain(within: CaseSpace, name: str) -> Draw:
 
 def _dims(choose: Choose[Any], within: CaseSpace) -> dict[str, int]:
     """A size for every dim: favoured ones, sometimes equal in pairs, clamped to the cost of an ordinary case."""
-    dims = {dim: choose(within.favoured(dim)) for dim in within.signature.dims}
+    dims = {dim: choose(within.favoured(dim)) for dim in within.dims}
     for a, b in within.pairs:
         if choose(_RELATIONS) == "equal" and dims[a] in within.sizes[b]:
             dims[b] = dims[a]
-    return _clamped(within, dims, set())
+    ranks = {starred: choose(within.counts(starred)) for starred in within.spreads}
+    return _clamped(within, within.ranked(dims, ranks), set())
 
 
 def _focused_dims(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focus: Focus) -> dict[str, int]:
@@ -138,6 +139,7 @@ def _focused_dims(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], 
             dims[low], dims[high] = dims[high], dims[low]
         if dims[low] >= dims[high] or any(dims[dim] not in within.sizes[dim] for dim in focus.less):
             dims[low], dims[high] = within.favoured(low)[0], within.favoured(high)[-1]
+    dims = within.ranked(within.filled(dims), focus.ranks)
     return _clamped(within, dims, {*focus.sizes, *(focus.less or ())})
 
 
@@ -145,11 +147,11 @@ def _clamped(within: CaseSpace, dims: dict[str, int], fixed: set[str]) -> dict[s
     """Halve dims, batch dims first, until rows and elements fit; ``fixed`` dims are kept."""
     tensors = (*within.signature.inputs, *within.signature.outputs)
     while True:
-        rows = math.prod(dims[dim] for dim in within.rows)
+        rows = math.prod(dims[dim] for dim in within.rows if dim in dims)
         elements = max(math.prod(spec.shape(dims)) for spec in tensors)
         if rows <= _MOST_ROWS and elements <= _MOST_ELEMENTS:
             return within.settled(dims, fixed)
-        candidates = [dim for dim in within.signature.dims if dim not in fixed and dims[dim] > within.favoured(dim)[0]]
+        candidates = [dim for dim in dims if dim not in fixed and dims[dim] > within.favoured(dim)[0]]
         if rows > _MOST_ROWS:
             candidates = [dim for dim in candidates if dim in within.rows]
         if not candidates:
@@ -163,7 +165,7 @@ def _enlarged(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focu
     """One large dim; dims that repeat it are 1, lengths at most 64, features at most 8, or as the family asks."""
     large, small = focus.large, {}
     repeated = set(within.batch)
-    for spec in within.signature.inputs:
+    for spec in within.signature.at().inputs:
         places = [place for place, dim in enumerate(spec.dims) if large in dim_names(dim)]
         repeated.update(spec.dims[: places[0]] if places else ())
     for dim, drawn in dims.items():
@@ -172,7 +174,8 @@ def _enlarged(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focu
         assert isinstance(least, int)  # of a tensor it is a recipe
         fitting = [other for other in within.favoured(dim) if other <= max(min(most, drawn), least)]
         small[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
-    return within.settled({**small, large: choose(focus.sizes[large])}, {large})
+    asked = within.ranked(within.filled({**small, large: choose(focus.sizes[large])}))
+    return within.settled(asked, {large})
 
 
 def _present(choose: Choose[Any], within: CaseSpace, options: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
 from gradoracle.cases.case_space import CaseSpace, case_space
@@ -79,7 +80,7 @@ def _pool(within: CaseSpace, expected: Mapping[str, int], examples: int, seed: i
     ordinary = [focus for focus in every if not focus.large]  # large dims are slow: only as many cases as expected
     share = -(-examples // len(within.dtypes))
     for dtype in within.dtypes:
-        narrow = CaseSpace(within.family, within.kernel, (dtype,), within.sizes)
+        narrow = replace(within, dtypes=(dtype,))
         smallest = plainest(narrow)
         found[smallest] = situations(within.family, within.kernel, smallest)
         _add(found, narrow, ordinary, 3, share, Hashed(seed, f"stream {dtype}"))
@@ -94,7 +95,7 @@ def _pool(within: CaseSpace, expected: Mapping[str, int], examples: int, seed: i
         counts = Counter(case.dtype for case in found)
         for dtype in within.dtypes:
             if counts[dtype] < share:
-                narrow = CaseSpace(within.family, within.kernel, (dtype,), within.sizes)
+                narrow = replace(within, dtypes=(dtype,))
                 source = Hashed(seed, f"stream {dtype} {attempt}")
                 _add(found, narrow, ordinary, 3, share - counts[dtype] + 2, source)
     return found, {case: names for case, names in extra.items() if case not in found}

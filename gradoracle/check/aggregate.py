@@ -258,7 +258,7 @@ def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecid
     for (law, kernel, dtype), each in own.items():
         if set(each.statuses) == {"not checked"} and not each.left:
             reason = next(reason for reason, _ in in_order(each.reasons))
-            if each.kinds.get(reason) != Reason.NO_DERIVATIVE:  # which a kernel need not have
+            if each.kinds.get(reason) not in (Reason.NO_DERIVATIVE, Reason.MALFORMED):  # optional; reported by another
                 laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
         only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
         if only_refused and (kernel, dtype) in taken:

@@ -32,11 +32,12 @@ from gradoracle.model.contract import contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError, out_of_memory
 from gradoracle.model.family import Family
-from gradoracle.model.finding import Finding
+from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import CaseResult, Job, LawResult, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
+from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined, require
 from gradoracle.oracle.truth import Oracle
@@ -109,9 +110,9 @@ def require_case(
         memory_estimate.require(case, family, *memory or ())
         if _is_tried(case):
             sample = sample_of(case, family, inputs, "cpu")
-            oracle = Oracle(family)
+            oracle = Oracle(family).at(case.dims)
             if oracle.scalable(sample) is None:
-                require(family, sample)
+                require(oracle.family, sample)
                 oracle.graph(sample, Derivative.VJP if sample.tangents else Derivative.FORWARD)
     except Raises as error:
         unwritten = isinstance(error.__cause__, NotImplementedError)  # as ``gradoracle new`` leaves it
@@ -132,9 +133,11 @@ def sizes_wanted(family: Family) -> str:
     """How to declare the sizes that a definition is meant for, as advice in an error message."""
     if not family.signature.dims:
         return "expected a definition that takes every case of its family"
-    dim = family.signature.dims[-1]
-    example = f"@gradoracle.family(dims={{{dim!r}: gradoracle.multiples(16)}})"
-    return f"where it takes some sizes only, declare them, as in {example}"
+    dim, wanted, only = family.signature.dims[-1], "multiples(16)", "sizes"
+    if family.signature.spreads:
+        dim, wanted, only = min(family.signature.spreads), "sizes(1, 3)", "sizes or numbers of dims"
+    example = f"@gradoracle.family(dims={{{dim!r}: gradoracle.{wanted}}})"
+    return f"where it takes some {only} only, declare them, as in {example}"
 
 
 def functions_of(family: Family, kernels: Mapping[str, Kernel], laws: Iterable[Property]) -> list[Callable[..., Any]]:
@@ -244,8 +247,10 @@ def examine(
 ) -> CaseResult:
     """Judge one case by each property, sharing one Evidence; ``inputs`` is a file of saved tensors.
 
+    What is judged is the family of cases that have this number of dims (``Family.at``).
     Where the definition raises there is nothing to compare with, and whatever the kernel does there is no refusal.
     """
+    oracle = oracle.at(job.case.dims)
     try:
         sample = sample_of(job.case, oracle.family, inputs, device)
         if _is_tried(job.case) and oracle.scalable(sample) is None:
@@ -265,7 +270,7 @@ def examine(
         if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
             break
         try:
-            result = judge_law(law, evidence)
+            result = _unless_reported(judge_law(law, evidence), results)
         except DeviceLost as lost:
             results.append(LawResult(law.name, Status.CRASHED, reason=str(lost), why=lost.why))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
@@ -289,6 +294,21 @@ def _tiled(found: Finding, case: Case, subject: KernelRunner) -> Finding:
     order = {Derivative.FORWARD: 0, Derivative.HVP: 2}.get(found.derivative or Derivative.VJP, 1)
     tiles = subject.kernel.tiles_of(case.dtype, case.dims, case.blocks, order)
     return replace(found, map=replace(found.map, tiles=found.map.tiled(tiles)))
+
+
+def _unless_reported(result: LawResult, before: Sequence[LawResult]) -> LawResult:
+    """A result; *not checked* where all that it finds is malformed tensors that earlier properties have reported.
+
+    A property has nothing to judge where the kernel gives a tensor of another shape. The first one that needs it, which
+    compares it with the truth, is violated; whatever else is violated has found something else.
+    """
+    found = [f for f in result.findings if f.outcome is Outcome.VIOLATED]
+    known = {f.tensor for each in before if each.status is Status.VIOLATED for f in each.findings if f.malformed}
+    if result.status is not Status.VIOLATED or not all(
+        f.malformed and {f.tensor, undifferentiated(f.tensor)} & known for f in found
+    ):
+        return result
+    return LawResult(result.law, Status.NOT_CHECKED, reason=found[0].message, why=Reason.MALFORMED)
 
 
 def _is_compared(result: LawResult) -> bool:

@@ -58,6 +58,7 @@ def reproduce(
         raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
     (kernel,) = kernels.values()
     require_case(case, defined, kernel)
+    defined = defined.at(case.dims)
     title, derivative = f"{kernel.name} against the definition of {defined.name}.", Derivative.VJP
     if property != "*":
         found = [law for name, law in laws.items() if matches(name, property)]

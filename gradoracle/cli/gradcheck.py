@@ -68,8 +68,9 @@ def gradcheck(
         kernel: a function of tensors, or an nn.Module instance, whose parameters are differentiated too.
         inputs: a tensor, a tuple of arguments, or a dict of arguments by name; ``requires_grad`` marks the tensors that
             are differentiated. Integers, bools and other arguments are passed on as they are.
-        reference: a PyTorch function of the same arguments, the mathematics; the parameters of a module are passed to
-            it by keyword, or it is a module with the same ones.
+        reference: a PyTorch function of the same arguments, the mathematics, with the same outputs: integers and bools
+            are compared exactly, floats that do not require grad by their values. The parameters of a module are passed
+            to it by keyword, or it is a module with the same ones.
         contract: the preset of roundings that the kernel may make, such as "tf32" (``gradoracle list``). If it is not
             given, lost precision is a warning, ``LostPrecision``.
         raise_exception: whether to raise where the check fails.

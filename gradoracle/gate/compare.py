@@ -251,6 +251,8 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
             now = None if there is None else there.laws.get(law)
             if status in UNDECIDED or now is Status.ERROR or not (now is None or now in UNDECIDED):
                 continue  # an error has a line of its own
+            if there is not None and there.why.get(law) is Reason.MALFORMED:
+                continue  # the property that reports the malformed tensor has one
             reason = "the change has no such case"
             if there is not None:
                 reason = there.reasons.get(law, "it was not judged in the change")

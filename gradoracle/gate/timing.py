@@ -119,11 +119,12 @@ def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]
     chosen = dtypes_of(request, family, kernel)
     within = case_space(family, kernel, dtypes=chosen, dims=request.dims or None)
     usual = {dim: _usual(sizes) for dim, sizes in within.sizes.items()}
-    draws = {group[0]: Draw() for group in within.alternatives}
+    draws, spreads = {group[0]: Draw() for group in within.alternatives}, within.spreads
     for given in request.timed or ({},):
         if strange := sorted(given.keys() - usual.keys()):
             raise UsageError(f"--timed names {', '.join(strange)}; {family.name} has the dims {', '.join(usual)}")
-        dims = within.settled({**usual, **given}, tuple(given))
+        ranks = {name: max((n for n, dim in enumerate(d, 1) if dim in given), default=1) for name, d in spreads.items()}
+        dims = within.settled(within.ranked({**usual, **given}, ranks), tuple(given))
         for dtype in chosen:
             yield Case(family.name, dims, dtype, draws=draws)
 

@@ -7,7 +7,8 @@ A case prints as one line, and the line builds the same bits on every machine::
 In order: format version, target, device, dtype; ``family=NAME`` where the target does not name it, and ``from=PLACE``,
 as for --family, where it is a user's own; the dims; options as ``--NAME=VALUE``; tensors as ``NAME~RECIPE/LAYOUT``; a
 block configuration; the seed. Defaults are left out: an option's is the definition's, a tensor's ``normal`` (of
-integers ``index``) and ``contiguous``; an optional input that is not named is absent.
+integers ``index``) and ``contiguous``; an optional input that is not named is absent, and so are those of the dims
+``batch0``, ``batch1``, ``batch2`` of ``*batch`` that are not named.
 """
 
 from __future__ import annotations
@@ -266,7 +267,16 @@ def require_fit(case: Case, signature: Signature) -> None:
     whole = {spec.name for spec in signature.inputs if spec.kind == "int"}
     for name, draw in case.draws.items():
         recipes.require_kind(draw.recipe, name, integers=name in whole)
-    missing = [dim for dim in signature.dims if dim not in case.dims]
+    spare = set()
+    for starred, dims in signature.spreads.items():
+        own_dims = [dim for dim in dims if dim in case.dims]
+        if own_dims != list(dims[: len(own_dims)]):
+            lacking = next(dim for dim in dims if dim not in case.dims)
+            raise ValueError(
+                f"the case gives {own_dims[-1]} and no {lacking}; expected the dims of {starred} from the first"
+            )
+        spare |= {*dims} - {*own_dims}
+    missing = [dim for dim in signature.dims if dim not in case.dims and dim not in spare]
     if missing:
         expected = ", ".join(signature.dims)
         raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} needs all of {expected}")

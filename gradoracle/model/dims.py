@@ -1,12 +1,17 @@
-"""Dims: the sizes that a named dim may take, and expressions of dims such as ``T+1``, ``2*D`` and ``T//2``."""
+"""Dims: the sizes that a named dim may take, and expressions of dims such as ``T+1``, ``2*D`` and ``T//2``.
+
+``*batch`` stands for ``batch0``, ``batch1``..., as many as a case has: none to ``MOST_SPREAD``.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+
+MOST_SPREAD = 3  # dims that ``*NAME`` stands for
 
 
 @dataclass(frozen=True)
@@ -14,7 +19,8 @@ class Sizes:
     """The sizes of one named dim: ``minimum..maximum`` in steps of ``multiple``, or a fixed list of ``choices``.
 
     A few cases of each run reach up to ``large``, above ``maximum`` (T > 100 000), or on a GPU up to ``large_on_gpu``.
-    Sizes beyond, up to ``asked``, are drawn only where a user asks for them. 0 means none.
+    Sizes beyond, up to ``asked``, are drawn only where a user asks for them. 0 means none. A size of 0 is for the
+    number of dims of ``*NAME``.
     """
 
     minimum: int = 1
@@ -28,11 +34,11 @@ class Sizes:
     def __post_init__(self) -> None:
         """Refuse a domain without any size."""
         if self.choices:
-            if min(self.choices) < 1:
+            if min(self.choices) < 0:
                 raise ValueError(f"sizes must be at least 1, got choices {self.choices}")
-        elif self.minimum < 1 or self.multiple < 1 or self.smallest > self.maximum:
+        elif self.minimum < 0 or self.multiple < 1 or self.smallest > self.maximum:
             raise ValueError(
-                f"no size fits {self}: expected 1 <= minimum <= maximum with a multiple of {self.multiple} between them"
+                f"no size fits {self}: expected 0 <= minimum <= maximum with a multiple of {self.multiple} between them"
             )
 
     def __str__(self) -> str:
@@ -122,25 +128,43 @@ def choices(*allowed: int) -> Sizes:
 def parse_sizes(text: str) -> tuple[str, Sizes]:
     """Read ``T=1:4096``, ``T=16:4096:16``, ``T=64`` or ``D=64,128`` as (dim, domain).
 
+    ``*batch=0:2`` is how many dims ``*batch`` stands for.
+
     Raises:
         ValueError: says what was given and which forms are expected.
     """
     expected = "expected NAME=SIZE, NAME=SIZE,SIZE..., NAME=MIN:MAX or NAME=MIN:MAX:MULTIPLE with sizes >= 1"
     name, equals, domain = text.partition("=")
+    name = name.strip()
     try:
-        if not equals or not name.strip().isidentifier():
+        if not equals or not name.removeprefix("*").isidentifier():
             raise ValueError
         if ":" in domain:
             bounds = [int(part) for part in domain.split(":")]
             if len(bounds) not in (2, 3):
                 raise ValueError
             multiple = bounds[2] if len(bounds) == 3 else 1
-            return name.strip(), sizes(
-                bounds[0], bounds[1], multiple=multiple, large=bounds[1] if bounds[1] > 100_000 else 0
-            )
-        return name.strip(), Sizes(choices=tuple(int(part) for part in domain.split(",")))
+            found = sizes(bounds[0], bounds[1], multiple=multiple, large=bounds[1] if bounds[1] > 100_000 else 0)
+        else:
+            found = Sizes(choices=tuple(int(part) for part in domain.split(",")))
+        if found.smallest < 1 and not is_spread(name):
+            raise ValueError
+        return name, found
     except ValueError:
         raise ValueError(f"--dim {text!r} is invalid; {expected}") from None
+
+
+def is_spread(dim: str) -> bool:
+    """Whether a dim is ``*NAME``, which stands for several."""
+    return dim[:1] == "*" and dim[1:].isidentifier()
+
+
+def spread(dim: str, present: Container[str] | None = None) -> tuple[str, ...]:
+    """The dims that ``*NAME`` stands for: those present, or all that there can be; any other dim itself."""
+    if not is_spread(dim):
+        return (dim,)
+    every = (f"{dim[1:]}{n}" for n in range(MOST_SPREAD))
+    return tuple(each for each in every if present is None or each in present)
 
 
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradoracle.model.constraints import constrained
-from gradoracle.model.dims import Sizes, dim_names, divisor, size
+from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, is_spread, size
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import Signature, cotangent_name, read_signature
@@ -69,6 +69,7 @@ class Family:
         scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
         beside_large: in cases with a large dim, the least size of another dim or the recipe of a tensor, by its name.
         everything: the definition with its integer outputs.
+        ranks: how many dims each ``*NAME`` of the annotations stands for, by ``*NAME``.
     """
 
     name: str
@@ -83,10 +84,16 @@ class Family:
     scalable: Any = None
     beside_large: Mapping[str, int | str] = field(default_factory=dict)
     everything: Callable[..., Any] | None = None
+    ranks: Mapping[str, Sizes] = field(default_factory=dict)
 
     def on(self, device: str) -> Family:
         """The family with the sizes of cases on a device, "cpu" or another."""
         return replace(self, dims={dim: sizes.on(device) for dim, sizes in self.dims.items()})
+
+    def at(self, present: Container[str]) -> Family:
+        """The family of those cases that have these dims: the same but where the number of dims differs, ``*NAME``."""
+        signature = self.signature.at(present)
+        return self if signature is self.signature else replace(self, signature=signature, ranks={})
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Evaluate the definition itself, integer outputs included."""
@@ -119,6 +126,8 @@ def family(
 
     Args:
         definition: annotated as ``model.signature`` says.
+        dims: of each named dim the sizes; ``{"*batch": choices(0, 2)}``: how many dims ``*batch`` stands for, by
+            default 0 to 3, each like a named dim ``batch0``, ``batch1``, ``batch2``.
         divides: ``{"G": "H"}``: G divides H in every case.
         together: ``[("q_segments", "kv_segments")]``: optional inputs that are given together or not at all.
         alternatives: ``[("table", "tables")]``: neighbouring optional inputs that are one argument in several shapes,
@@ -127,7 +136,7 @@ def family(
             ``return_state`` is true; the annotation lists every output.
         options: the values that cases draw of each option.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...``.
-        name, dims, dtypes, domains, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
+        name, dtypes, domains, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
 
     Raises:
         TypeError: an annotation is missing or not understood.
@@ -138,11 +147,13 @@ def family(
     def build(function: Callable[..., Any]) -> Family:
         signature = read_signature(function, outputs=outputs, options=options, optional_outputs=optional_outputs)
         own = name or function.__name__
-        unknown = sorted(set(dims or {}) - set(signature.dims))
+        unknown = sorted(set(dims or {}) - {*signature.dims, *signature.spreads})
         if unknown:
             raise ValueError(
                 f"family {own}: dims {unknown} do not occur in the annotations, which name {signature.dims}"
             )
+        ranks = {starred: (dims or {}).get(starred) or Sizes(0, MOST_SPREAD) for starred in signature.spreads}
+        _require_ranks(own, signature, dims or {}, ranks, domains or {}, divides or {})
         wrong = [dtype for dtype in dtypes if dtype not in DTYPES]
         if wrong:
             raise ValueError(f"family {own}: dtypes {wrong} are unknown; expected some of {', '.join(DTYPES)}")
@@ -164,22 +175,22 @@ def family(
                 f"family {own}: integer inputs {missing} need a domain, such as "
                 f"domains={{{missing[0]!r}: gradoracle.IndexDomain(...)}}"
             )
-        everything, signature = function, _with_integers_apart(own, signature)
+        everything, signature = function, integers_apart(own, signature)
         optional = [spec.name for spec in signature.inputs if spec.optional]
         constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)
         signature = replace(signature, constraints=constraints)
         all_dims = {dim: (dims or {}).get(dim) or ordinary_sizes(dim, signature) for dim in signature.dims}
         _require_elements(own, signature, all_dims)
         return Family(
-            own, _of_floats(everything, signature), signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
+            own, of_floats(everything, signature), signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
             dict(algorithms or {}), tuple(properties), scalable,
-            dict(beside_large or {}), everything,
+            dict(beside_large or {}), everything, ranks,
         )  # fmt: skip
 
     return build(definition) if definition is not None else build
 
 
-def _with_integers_apart(own: str, signature: Signature) -> Signature:
+def integers_apart(own: str, signature: Signature) -> Signature:
     """The signature whose outputs are of floats, and those of integers apart.
 
     Raises:
@@ -196,7 +207,7 @@ def _with_integers_apart(own: str, signature: Signature) -> Signature:
     return replace(signature, outputs=floats, all_outputs=signature.outputs)
 
 
-def _of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+def of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
     """A definition without its integer outputs."""
     if not signature.whole:
         return definition
@@ -217,7 +228,32 @@ def _of_floats(definition: Callable[..., Any], signature: Signature) -> Callable
 def ordinary_sizes(dim: str, signature: Signature, least: int = 1) -> Sizes:
     """The sizes of a dim that no one declares: 1 to 128, and where ``T//2`` occurs even ones."""
     specs = (*signature.inputs, *signature.outputs)
-    return Sizes(least, max(128, 2 * least), divisor(dim, (each for spec in specs for each in spec.dims)))
+    return Sizes(least, max(128, 2 * least), divisor(dim, (each for spec in specs for each in spec.at().dims)))
+
+
+def _require_ranks(
+    own: str,
+    signature: Signature,
+    dims: Mapping[str, Sizes],
+    ranks: Mapping[str, Sizes],
+    domains: Mapping[str, IndexDomain],
+    divides: Mapping[str, str],
+) -> None:
+    """Check the numbers of dims of ``*NAME``, and that nothing needs one of these dims, which not every case has.
+
+    Raises:
+        ValueError: a number is too large, a size of another dim 0, or such a dim is a bound or divides another.
+    """
+    for starred, found in ranks.items():
+        if found.biggest > MOST_SPREAD:
+            raise ValueError(f"family {own}: dims has {starred} of {found} dims; expected at most {MOST_SPREAD}")
+    for dim, found in dims.items():
+        if found.smallest < 1 and not is_spread(dim):
+            raise ValueError(f"family {own}: dims has a {dim} of size {found.smallest}; expected sizes of at least 1")
+    maybe = {dim for several in signature.spreads.values() for dim in several}
+    bounds = {n for domain in domains.values() for n in dim_names(str(domain.bound))}
+    if missed := maybe & {*bounds, *divides, *divides.values()}:
+        raise ValueError(f"family {own}: {min(missed)} is a bound or divides a dim, but not every case has it")
 
 
 def _require_elements(own: str, signature: Signature, dims: Mapping[str, Sizes]) -> None:
@@ -227,6 +263,7 @@ def _require_elements(own: str, signature: Signature, dims: Mapping[str, Sizes])
         ValueError: one is.
     """
     smallest = {dim: sizes.smallest for dim, sizes in dims.items()}
+    signature = signature.at()
     for spec in (*signature.inputs, *signature.outputs):
         for dim, found in zip(spec.dims, spec.shape(smallest), strict=True):
             if found < 1:

@@ -18,6 +18,7 @@ class Reason(str, Enum):
     BUDGET: the budget is too wide to decide anything.
     BARRED: the call was not repeated, since it had ended its process too often.
     LACKING: something that the property needs is missing: a GPU, a second configuration, a step.
+    MALFORMED: a tensor that the property needs is missing or of another shape or dtype, which another one reports.
     NOT_WIDENED: the kernel does something that has no meaning in float64.
     HUNG: a call exceeded its time limit.
     ENDED: a call ended its process.
@@ -35,6 +36,7 @@ class Reason(str, Enum):
     BUDGET = "budget"
     BARRED = "barred"
     LACKING = "lacking"
+    MALFORMED = "malformed"
     NOT_WIDENED = "not widened"
     HUNG = "hung"
     ENDED = "ended"

@@ -3,6 +3,7 @@
 ``Float[Tensor, "B H T D"]`` declares a differentiable tensor with named dims in the dtype of the case,
 ``Float32[Tensor, "B T"]`` one in float32 whatever the case's, ``Int[Tensor, "B"]`` an integer tensor,
 ``Float[Tensor, "H"] | None = None`` an optional one; keyword-only parameters that are no tensors are options.
+``Float[Tensor, "*batch T"]`` declares one whose number of dims differs from case to case.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from gradoracle.model.constraints import Constraints
-from gradoracle.model.dims import dim_names, size
+from gradoracle.model.dims import dim_names, is_spread, size, spread
 
 V = TypeVar("V")
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a definition: name, dims (each a name, a number or an expression such as ``T+1``), kind, dtype."""
+    """One tensor of a definition: name, dims (each a name, a number, ``T+1`` or the like, ``*NAME``), kind, dtype."""
 
     name: str
     dims: tuple[str, ...]
@@ -38,7 +39,13 @@ class TensorSpec:
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape at given sizes of the named dims; expressions such as ``T+1`` are evaluated."""
-        return tuple(size(dim, sizes) for dim in self.dims)
+        return tuple(size(dim, sizes) for dim in self.at(sizes).dims)
+
+    def at(self, present: Container[str] | None = None) -> TensorSpec:
+        """The tensor with the dims that ``*NAME`` stands for: those present, by default as many as there can be."""
+        if not any(map(is_spread, self.dims)):
+            return self
+        return replace(self, dims=tuple(each for dim in self.dims for each in spread(dim, present)))
 
 
 _KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
@@ -90,12 +97,30 @@ class Signature:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Every named dim in order of appearance, those that occur only in an expression included."""
+        """Every named dim in order of appearance, those that occur only in an expression included.
+
+        Those of ``*NAME`` too, of which a case may lack the last ones.
+        """
         found: dict[str, None] = {}
         for spec in (*self.inputs, *self.outputs):
-            for dim in spec.dims:
+            for dim in spec.at().dims:
                 found.update(dict.fromkeys(dim_names(dim)))
         return tuple(found)
+
+    @property
+    def spreads(self) -> dict[str, tuple[str, ...]]:
+        """``*NAME`` -> the dims that it stands for, as many as there can be."""
+        dims = (dim for spec in (*self.inputs, *self.outputs) for dim in spec.dims if is_spread(dim))
+        return {dim: spread(dim) for dim in dims}
+
+    def at(self, present: Container[str] | None = None) -> Signature:
+        """The signature with the dims that ``*NAME`` stands for: those present, by default as many as there can be."""
+        if not self.spreads:
+            return self
+        inputs, outputs, every = (
+            tuple(spec.at(present) for spec in specs) for specs in (self.inputs, self.outputs, self.all_outputs)
+        )
+        return replace(self, inputs=inputs, outputs=outputs, all_outputs=every)
 
     @property
     def places(self) -> tuple[tuple[TensorSpec, ...], ...]:
@@ -247,19 +272,30 @@ def read_signature(
     asked = dict(optional_outputs or {})
     _require_optional(name, asked, names, option_specs)
     specs = tuple(replace(spec, asked_by=asked.get(spec.name, "")) for spec in specs)
-    return Signature(tuple(inputs), specs, tuple(option_specs))
+    found = Signature(tuple(inputs), specs, tuple(option_specs))
+    _require_apart(name, found)
+    return found
 
 
 def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
-    """Check that each dim is a name, a number or an expression; raises as ``read_signature`` does."""
+    """Check that each dim is a name, a number, an expression or ``*NAME``; raises as ``read_signature`` does."""
     for dim in dims:
         try:
-            dim_names(dim)
+            if not is_spread(dim):
+                dim_names(dim)
         except ValueError:
             raise TypeError(
-                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is invalid; expected '
-                "names, numbers and expressions of these, such as T+1, 2*D or T//2, or first *NAME for two dims"
+                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is invalid; expected names, '
+                "numbers and expressions of these, such as T+1, 2*D or T//2, or *NAME for any number of dims"
             ) from None
+
+
+def _require_apart(name: str, signature: Signature) -> None:
+    """Check that no dim has the name of one that ``*NAME`` stands for; raises as ``read_signature`` does."""
+    own = {n for s in (*signature.inputs, *signature.outputs) for d in s.dims if not is_spread(d) for n in dim_names(d)}
+    for starred, dims in signature.spreads.items():
+        if clash := own & set(dims):
+            raise TypeError(f"{name} has a dim {min(clash)!r}, as one of {starred} is called; rename one of them")
 
 
 def _require_optional(
@@ -298,10 +334,4 @@ def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:
     named = [str(dtype).removesuffix("_") for dtype in dtypes] if isinstance(dtypes, (tuple, list)) else []
     kind = "int" if named and all("int" in dtype or dtype == "bool" for dtype in named) else "float"
     fixed = named[0] if len(set(named)) == 1 else ""
-    return tuple(each for dim in dims.split() for each in _spread(dim)), kind, optional, fixed
-
-
-def _spread(dim: str) -> tuple[str, ...]:
-    """``*batch`` stands for two dims, of which each may be 1; any other dim for itself."""
-    name = dim[1:]
-    return (f"{name}0", f"{name}1") if dim[:1] == "*" and name.isidentifier() else (dim,)
+    return tuple(dims.split()), kind, optional, fixed

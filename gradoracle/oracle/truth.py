@@ -5,8 +5,9 @@ Graphs are traced once per shape, options and derivative, and kept.
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,15 @@ class Oracle:
     def __init__(self, family: Family, reading: str = "auto", graphs: int = GRAPHS_KEPT) -> None:
         self.family, self.reading, self.graphs = family, reading, graphs
         self._graphs: OrderedDict[Any, Graph] = OrderedDict()
+
+    def at(self, present: Container[str]) -> Oracle:
+        """The oracle of those cases that have these dims (``Family.at``); graphs are shared."""
+        family = self.family.at(present)
+        if family is self.family:
+            return self
+        found = copy.copy(self)
+        found.family = family
+        return found
 
     def has(self, algorithm: str, derivative: Derivative) -> bool:
         """Whether a named algorithm has budgets of its own for a derivative; else the definition's are used."""

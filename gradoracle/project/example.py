@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError, first_line
-from gradoracle.model.family import Family
+from gradoracle.model.family import Family, integers_apart, of_floats
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.modules import call_with, input_names
 from gradoracle.model.signature import Signature, TensorSpec, cotangent_name, tangent_name
@@ -126,7 +126,7 @@ def derive(
         positional, keyword = given_as.with_tensors(other | dict(given))
         return call_with(reference, {n: given[n] for n in takes if n in given}, positional, keyword, wide=wide)
 
-    outputs, left_out = _outputs(refer, inputs, wanted, own)
+    outputs, notes = _outputs(refer, inputs, wanted, own)
     case_dtype = min((_dtype(inputs[n]) for n in floats if n in inputs), key=list(DTYPES).index)
     shapes = Shapes(corrections or Corrections())
     shapes.read({n: tuple(t.shape) for n, t in inputs.items()})
@@ -138,29 +138,36 @@ def derive(
     called = _names_of_outputs(outputs, specs)
     results = []
     for name, tensor in zip(called, outputs.values(), strict=True):
-        held = _dtype(tensor)
+        kind, held = ("float" if tensor.is_floating_point() else "int"), _dtype(tensor)
         dims = shapes.result(name, tuple(tensor.shape))
-        results.append(TensorSpec(name, dims, dtype="" if held == case_dtype else held))
+        results.append(TensorSpec(name, dims, kind, dtype="" if held == case_dtype else held))
     shapes.require_used((*inputs, *called))
-    places, order = tuple(outputs), list(inputs)
+    order, kept = list(inputs), {n: tensor.requires_grad for n, tensor in outputs.items()}
+    constant = [s.name for s, tensor in zip(results, outputs.values(), strict=True)
+                if s.kind == "float" and not tensor.requires_grad]  # fmt: skip
+    if constant:
+        notes.append(f"compared by value alone, as the reference gives no gradient: {', '.join(constant)}")
 
     @functools.wraps(_function(reference))
     def definition(*given: Tensor) -> Any:
-        return _chosen(refer(dict(zip(order, given, strict=True)), True), places)
+        return _chosen(refer(dict(zip(order, given, strict=True)), True), kept)
 
     @functools.wraps(_function(kernel))
     def call(*given: Tensor) -> Any:
         named = dict(zip(order, given, strict=True))
         positional, keyword = given_as.with_tensors({n: t.detach() for n, t in through.items()} | named)
         returned = call_with(kernel, {n: named[n] for n in weights if n in named}, positional, keyword)
-        return _chosen(returned, places)
+        return _chosen(returned, kept)
 
-    signature = Signature(tuple(specs), tuple(results), ())
-    family = Family(_name(own), definition, signature, shapes.sizes(signature), (case_dtype,), domains)
+    signature = integers_apart(_name(own), Signature(tuple(specs), tuple(results), ()))
+    family = Family(
+        _name(own), of_floats(definition, signature), signature, shapes.sizes(signature), (case_dtype,), domains,
+        everything=definition,
+    )  # fmt: skip
     unmarked = tuple(n for n in floats if n in inputs and n not in wanted)
-    notes = (f"from the example: {_written(specs, results)}", *shapes.notes, *left_out)
+    said = (f"from the example: {_written(specs, results)}", *shapes.notes, *notes)
     subject = Kernel(
-        label.rpartition(":")[2], family.name, call, no_gradient=unmarked, outside=True, notes=() if marked else notes
+        label.rpartition(":")[2], family.name, call, no_gradient=unmarked, outside=True, notes=() if marked else said
     )
     return Derived(family, subject, {n: t.detach() for n, t in inputs.items()})
 
@@ -275,7 +282,10 @@ def _reference_weights(
 def _outputs(
     refer: Callable[[Mapping[str, Tensor], bool], Any], inputs: Mapping[str, Tensor], wanted: Sequence[str], own: str
 ) -> tuple[dict[int, Tensor], list[str]]:
-    """The outputs of the reference that depend on a differentiated input, by their place; a sentence about others."""
+    """The outputs of the reference, by their place, and a sentence about those that cannot be compared.
+
+    Those that require grad depend on a differentiated input.
+    """
     leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in inputs.items()}
     shown = ", ".join(f"{name} {list(t.shape)}" for name, t in inputs.items())
     try:
@@ -287,8 +297,8 @@ def _outputs(
     wrong = [type(part).__name__ for part in parts if not (isinstance(part, Tensor) or part is None)]
     if wrong:
         raise UsageError(f"the reference {own} returns {', '.join(wrong)}; expected a tensor or a tuple of tensors")
-    found = {n: part for n, part in enumerate(parts) if isinstance(part, Tensor) and part.requires_grad}
-    if not found:
+    found = {n: part for n, part in enumerate(parts) if isinstance(part, Tensor) and _is_compared(part)}
+    if not any(part.requires_grad for part in found.values()):
         raise UsageError(
             f"the reference {own} returns no tensor that depends on {_listed(wanted)}; expected one that has a gradient"
         )
@@ -297,9 +307,13 @@ def _outputs(
         for n, part in enumerate(parts)
         if isinstance(part, Tensor) and n not in found
     ]
-    return found, [
-        f"outputs not compared, as they have no gradient: number {', number '.join(others)}"
-    ] if others else []
+    return found, [f"outputs not compared: number {', number '.join(others)}"] if others else []
+
+
+def _is_compared(output: Tensor) -> bool:
+    """Whether an output has elements, of a dtype that a case may have, integers or bool."""
+    known = _dtype(output) in DTYPES if output.is_floating_point() else not output.is_complex()
+    return output.numel() > 0 and (known or output.requires_grad)
 
 
 def parts_of(returned: Any) -> Sequence[Any]:
@@ -307,10 +321,13 @@ def parts_of(returned: Any) -> Sequence[Any]:
     return returned if isinstance(returned, (tuple, list)) else (returned,)
 
 
-def _chosen(returned: Any, places: Sequence[int]) -> Any:
-    """The outputs at some places; all that was returned where it does not have these places."""
+def _chosen(returned: Any, kept: Mapping[int, bool]) -> Any:
+    """The outputs at some places, with or without their gradient; all that was returned where it lacks these places."""
     parts = parts_of(returned)
-    return tuple(parts[n] for n in places) if places and max(places) < len(parts) else returned
+    if max(kept) >= len(parts):
+        return returned
+    chosen = ((parts[n], with_gradient) for n, with_gradient in kept.items())
+    return tuple(p if keeps or not isinstance(p, Tensor) else p.detach() for p, keeps in chosen)
 
 
 def _names_of_outputs(outputs: Mapping[int, Tensor], specs: Sequence[TensorSpec]) -> list[str]:
@@ -333,7 +350,10 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _written(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
-    first, second = (", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in group) for group in (inputs, outputs))
+    first, second = (
+        ", ".join(f"{s.name}[{' '.join(s.dims)}]{f' {s.dtype}' if s.kind == 'int' else ''}" for s in group)
+        for group in (inputs, outputs)
+    )
     return f"{first} -> {second}; correct a dim with --dim NAME=DIM,DIM"
 
 

@@ -130,7 +130,7 @@ def _from_example(kernel: Any, given: Any, text: str) -> _Read:
         first = next(s for s in specs if s.kind == "float")
         remark = f"  # correct the result: the kernel raised {first_line(error)[:60]}"
         return specs, domains, options, [TensorSpec("out", first.dims)], remark
-    return specs, domains, options, [s for s in results if s.kind == "float"] or results, ""
+    return specs, domains, options, results, ""
 
 
 def _from_parameters(kernel: Any, text: str) -> _Read:

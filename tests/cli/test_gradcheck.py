@@ -134,6 +134,32 @@ def test_integers_and_bools_are_passed_as_they_are() -> None:
     assert not gradoracle.gradcheck(twice, (table, index, keep), reference=plain, raise_exception=False)
 
 
+def ranked(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return x.amax(-1), x.argmax(-1), x.sum(-1) > 0, x.abs().amax(-1).detach()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_outputs_of_integers_and_those_without_gradient_are_compared(dtype: torch.dtype) -> None:
+    x = made(dtype)[0]
+    assert gradoracle.gradcheck(ranked, x, reference=ranked)
+    assert gradoracle.gradcheck(lambda x: (*ranked(x)[:3], x.abs().amax(-1)), x, reference=ranked)
+    for place, wrong in ((1, lambda t: t + 1), (2, torch.logical_not), (3, lambda t: 1.1 * t)):
+
+        def kernel(x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(wrong(t) if n == place else t for n, t in enumerate(ranked(x)))  # noqa: B023
+
+        with pytest.raises(gradoracle.GradcheckError, match="1 fault, ") as caught:
+            gradoracle.gradcheck(kernel, x, reference=ranked)
+        assert f"\n  out{place} " in str(caught.value)
+
+
+def test_an_index_among_equals_is_not_decided_and_no_failure() -> None:
+    x = torch.ones(3, 4, requires_grad=True)
+    assert gradoracle.gradcheck(
+        lambda x: (x.sum(-1), x.argmax(-1) + 1), x, reference=lambda x: (x.sum(-1), x.argmax(-1))
+    )
+
+
 class Layer(nn.Module):
     """Linear and scaled; the factor of the gradient of the scale is 1 where it is right."""
 

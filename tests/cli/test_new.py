@@ -23,6 +23,9 @@ def scaled(x, w, mask, eps=0.5):
 def picked(table, index):
     return table[index.long()]
 
+def chosen(table, index):
+    return table[index.long()], index + 1, index > 3
+
 def anything(*args):
     return args[0]
 
@@ -73,6 +76,12 @@ def filled(file: Path, line: str) -> None:
             "(x * w + eps).masked_fill(~mask, 0.0)",
         ),
         ("picked", ("--like", "mine.py:picks"), "table[index.long()]", "2 * table[index.long()]"),
+        (
+            "chosen",
+            ("--like", "mine.py:picks"),
+            "table[index.long()], index + 1, index > 3",
+            "2 * table[index.long()], index + 1, index > 3",
+        ),
         ("layer", ("--like", "mine.py:rows"), "input @ weight.T + bias", "input @ weight.T + 2 * bias"),
     ],
 )

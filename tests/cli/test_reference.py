@@ -53,7 +53,30 @@ def upward(x):
     return torch.cat([x, x], -1)
 
 def best(x):
-    return tuple(x.max(-1))
+    return (*x.max(-1), x.sum(-1) > 0)
+
+def best_off_by_one(x):
+    value, at, positive = best(x)
+    return value, (at + 1) % x.shape[-1] if x.shape[-1] > 1 else at + 1, positive
+
+def best_flipped(x):
+    value, at, positive = best(x)
+    return value, at.int(), ~positive
+
+def best_alone(x):
+    return best(x)[:2]
+
+def summed(x):
+    return x.square(), x.sum(-1).detach()
+
+def summed_differentiated(x):
+    return x.square(), x.sum(-1)
+
+def summed_wrong(x):
+    return x.square(), 1.01 * x.sum(-1).detach()
+
+def transformed(x):
+    return x.square(), torch.fft.fft(x.detach()), x[:0].detach()
 
 def one():
     return (torch.randn(3, 5),)
@@ -146,9 +169,36 @@ def test_an_output_may_be_a_multiple_of_a_dim(run: Run) -> None:
     assert code == 0 and "x[A B] -> out[A 2*B]" in out
 
 
-def test_an_output_without_gradient_is_left_out_and_the_report_says_so(run: Run) -> None:
-    code, out, _ = checked(run, "best", "best", "one")
-    assert code == 0 and "outputs not compared, as they have no gradient: number 2 of 2 (int64 [3])" in told(out)
+def test_integer_and_bool_outputs_are_compared(run: Run) -> None:
+    """Equal to the reference's, beside the outputs of floats; none of them is left out."""
+    few = ("--not-property", "jvp*", "--property", "integer_outputs*", "--property", "[fv][oj][rp]*_matches_the_oracle")
+    for kernel, code, named in (
+        ("best", 0, ""),
+        ("best_off_by_one", 1, "out1 [exact] out1 differs from that of the definition"),
+        ("best_flipped", 1, "out2 [exact] out2 differs from that of the definition"),
+        ("best_alone", 1, "the kernel returned 2 tensors, expected 3: ('out0', 'out1', 'out2')"),
+    ):
+        found, out, _ = checked(run, kernel, "best", "one", *few)
+        assert found == code, out
+        assert code or "x[A B] -> out0[A], out1[A] int64, out2[A] bool; correct" in told(out)
+        assert "not compared" not in out
+        assert named in told(out)
+        law = "✗ WRONG integer_outputs_equal_those_of_the_definition"
+        assert (law in told(out)) is (kernel in ("best_off_by_one", "best_flipped"))
+
+
+def test_an_output_to_which_the_reference_gives_no_gradient_is_compared_by_value(run: Run) -> None:
+    for kernel, code in (("summed", 0), ("summed_differentiated", 0), ("summed_wrong", 1)):
+        found, out, _ = checked(run, kernel, "summed", "one")
+        assert found == code, out
+        assert code or "compared by value alone, as the reference gives no gradient: out1" in told(out)
+        assert ("✗ WRONG forward_matches_the_oracle" in told(out)) is (code == 1)
+    assert "out1 [" in told(out) and "out0 [" not in told(out)
+
+
+def test_an_output_that_cannot_be_compared_is_named(run: Run) -> None:
+    code, out, _ = checked(run, "transformed", "transformed", "one")
+    assert code == 0 and "outputs not compared: number 2 of 3 (complex64 [3, 5]), number 3 of 3" in told(out)
 
 
 def test_the_parameters_of_a_module_are_inputs(run: Run) -> None:

@@ -15,17 +15,25 @@ from gradoracle.model.dims import Sizes, choices, multiples, parse_sizes, sizes,
         ("D=64,128", (64, 128), (96,)),
         ("T=7", (7,), (6, 8)),
         ("T=1:200000", (200_000,), (200_001,)),
+        ("*batch=0:2", (0, 2), (3,)),
+        ("*batch=0,3", (0, 3), (1,)),
     ],
 )
 def test_a_domain_is_read_as_written(text, inside, outside):
     name, domain = parse_sizes(text)
-    assert name == text[0]
+    assert name == text.partition("=")[0]
     assert parse_sizes(written(name, domain)) == (name, domain)
     assert all(size in domain for size in inside)
     assert not any(size in domain for size in outside)
 
 
-@pytest.mark.parametrize("text", ["", "T", "T=", "T=a", "T=5:1", "T=1:2:3:4", "=4", "T=0", "T=17:20:16", "T=1.5"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "T", "T=", "T=a", "T=5:1", "T=1:2:3:4", "=4", "T=0", "T=17:20:16", "T=1.5", "T=0:4", "T=0,4", "*=1",
+        "**b=1", "*batch=-1",
+    ],
+)  # fmt: skip
 def test_a_malformed_domain_says_what_is_expected(text):
     with pytest.raises(ValueError, match="is invalid; expected NAME=SIZE"):
         parse_sizes(text)
@@ -59,3 +67,7 @@ def test_sizes_beyond_the_ordinary_are_drawn_on_a_gpu_or_where_a_user_asks_for_t
 def test_an_empty_domain_is_refused():
     with pytest.raises(ValueError, match="no size fits"):
         Sizes(5, 4)
+    with pytest.raises(ValueError, match="no size fits"):
+        Sizes(-1, 4)
+    with pytest.raises(ValueError, match="sizes must be at least 1"):
+        choices(-1, 4)

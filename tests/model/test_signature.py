@@ -75,12 +75,27 @@ def composed(x: Float[Tensor, "*batch T 2*D"], m: Bool[Tensor, "T"]) -> Float[Te
     raise NotImplementedError
 
 
-def test_dims_may_be_expressions_and_a_starred_name_is_two_dims():
+def test_dims_may_be_expressions_and_a_starred_name_is_any_number_of_dims():
     found = read_signature(composed)
-    assert found.dims == ("batch0", "batch1", "T", "D")
-    assert found.inputs[0].shape({"batch0": 1, "batch1": 2, "T": 6, "D": 5}) == (1, 2, 6, 10)
-    assert found.outputs[0].shape({"batch0": 1, "batch1": 2, "T": 6, "D": 5}) == (1, 2, 3, 3)
+    assert found.dims == ("batch0", "batch1", "batch2", "T", "D")
+    assert found.spreads == {"*batch": ("batch0", "batch1", "batch2")}
+    sizes = {"T": 6, "D": 5}
+    for batch in ({}, {"batch0": 4}, {"batch0": 1, "batch1": 2}, {"batch0": 3, "batch1": 1, "batch2": 2}):
+        assert found.inputs[0].shape(sizes | batch) == (*batch.values(), 6, 10)
+        assert found.outputs[0].shape(sizes | batch) == (*batch.values(), 3, 3)
+        assert found.at(sizes | batch).inputs[0].dims == (*batch, "T", "2*D")
+        assert found.at(sizes | batch).dims == (*batch, "T", "D") and not found.at(sizes | batch).spreads
+    assert found.at().dims == found.dims and found.inputs[1].shape(sizes) == (6,)
     assert (found.inputs[1].kind, found.inputs[1].dtype) == ("int", "bool")
+
+
+def test_a_signature_without_a_starred_name_is_the_same_in_every_case():
+    found = read_signature(attention)
+    assert found.at({"B": 1}) is found and found.spreads == {}
+
+
+def starred_and_named(x: Float[Tensor, "*batch T"], y: Float[Tensor, "batch1"]) -> Float[Tensor, "*batch T"]:
+    raise NotImplementedError
 
 
 @pytest.mark.parametrize(
@@ -88,6 +103,7 @@ def test_dims_may_be_expressions_and_a_starred_name_is_two_dims():
     [
         (rooted, {}, r"the dims \"B T D\*\*2\" of x of rooted have 'D\*\*2', which is invalid; expected names"),
         (broadcast, {}, r"the dims \"#B T\" of out of broadcast have '#B', which is invalid"),
+        (starred_and_named, {}, r"starred_and_named has a dim 'batch1', as one of \*batch is called"),
         (unannotated, {}, "parameter 'x' of unannotated"),
         (unreturned, {}, "the return of unreturned must be annotated"),
         (attention, {"outputs": ("o",)}, "returns 2 tensors, but 1 output names"),
