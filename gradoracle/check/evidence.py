@@ -279,17 +279,14 @@ class Evidence:
         for preset in PRESETS.values():
             if preset.dtype != self.case.dtype or preset.name == self.contract.name:
                 continue
-            other = self.keep(f"under {preset.name}", functools.partial(self._under, preset))
+            kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
+            subject = KernelRunner(self.subject.family, kernel, self.subject.guard)
+            made = functools.partial(Evidence, self.case, self.sample, subject, self.oracle, self.blocks)
+            other = self.keep(f"under {preset.name}", made)
             findings = list(other.compare(derivative, self.tensors(derivative)))
             if all(f.is_within_budget for f in findings if f.tensor in violated):
                 return preset.name
         return ""
-
-    def _under(self, preset: Contract) -> Evidence:
-        """Evidence of the same kernel on the same sample under another contract."""
-        kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
-        subject = KernelRunner(self.subject.family, kernel, self.subject.guard)
-        return Evidence(self.case, self.sample, subject, self.oracle, self.blocks)
 
     def part(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Part:
         """One tensor of the kernel with its truth and budget, for ``relate``."""
