@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradoracle.model.contract import Contract, default_contract
-from gradoracle.model.dims import Sizes
+from gradoracle.model.dims import Sizes, is_spread
 from gradoracle.model.modules import input_names, of_parameters
 
 
@@ -125,12 +125,14 @@ def kernel(
 
     Raises:
         TypeError: the callable cannot take the family's inputs, or these lack a parameter of the module.
+        ValueError: the family has no such dim, or a size is 0.
     """
 
     def build(function: Callable[..., Any]) -> Kernel:
         function = of_parameters(function, family.signature) if input_names(function) else function
         supported, notes = accepted_options(family, function)
         label = str(name or getattr(function, "__name__", "kernel"))
+        _require_dims(label, family, dims or {})
         return Kernel(
             label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
             algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, tuple(mutates),
@@ -139,6 +141,16 @@ def kernel(
         )  # fmt: skip
 
     return build
+
+
+def _require_dims(label: str, family: Any, dims: Mapping[str, Sizes]) -> None:
+    """Check that a family has the dims that a kernel narrows; raises ValueError."""
+    known = (*family.signature.dims, *family.signature.spreads)
+    for dim, found in dims.items():
+        if dim not in known:
+            raise ValueError(f"kernel {label}: dims has {dim}; family {family.name} has {', '.join(known)}")
+        if found.smallest < 1 and not is_spread(dim):
+            raise ValueError(f"kernel {label}: dims has a {dim} of size {found.smallest}; expected sizes of at least 1")
 
 
 def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:

@@ -21,7 +21,7 @@ from gradoracle.model.case import Case, parse, require_fit
 from gradoracle.model.dims import choices, sizes
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family, IndexDomain, family
-from gradoracle.model.kernel import Kernel
+from gradoracle.model.kernel import Kernel, kernel
 from gradoracle.model.verdict import Status
 from gradoracle.project.request import Request
 from gradoracle.report.catalogue import signature
@@ -115,6 +115,20 @@ def test_what_a_family_cannot_ask_of_these_dims_is_refused(arguments: dict[str, 
 
     with pytest.raises(ValueError, match=words):
         family(**arguments)(doubled)
+
+
+@pytest.mark.parametrize(
+    ("dims", "words"),
+    [
+        ({"Q": sizes(1, 3)}, r"kernel doubled: dims has Q; family picked has .*T, .*\*batch"),
+        ({"T": sizes(0, 3)}, "kernel doubled: dims has a T of size 0; expected sizes of at least 1"),
+    ],
+)
+def test_a_kernel_narrows_dims_that_its_family_has(dims: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        kernel(picked, name="doubled", dims=dims)(picked.definition)
+    narrowed = kernel(picked, name="doubled", dims={"*batch": sizes(0, 1)})(picked.definition)
+    assert narrowed.dims == {"*batch": sizes(0, 1)}
 
 
 def test_a_case_names_these_dims_from_the_first() -> None:
