@@ -255,8 +255,12 @@ def _compile(asked: Asked, context: str) -> None:
     What fails or is not reached fails, or compiles, where it is timed.
     """
     begun, todo = time.time(), frozenset(places(asked))
-    found = [(who in row.ours, row.work, who) for row in rows_of(asked) for who in row.entries if who not in row.ready]
-    found = [each for each in found if each[1:] in todo]
+    found = [
+        (who in row.ours, row.work, who)
+        for row in rows_of(asked)
+        for who in row.entries
+        if who not in row.ready and (row.work, who) in todo
+    ]
     tasks = [(asked, work, who) for _, work, who in sorted(found, key=lambda each: not each[0])]
     limit = min(asked.compile_seconds, asked.left)
     with multiprocessing.get_context(context).Pool(asked.workers, maxtasksperchild=None) as pool:

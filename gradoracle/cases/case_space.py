@@ -52,8 +52,7 @@ class CaseSpace:
     @cached_property
     def dims(self) -> tuple[str, ...]:
         """The dims that some case has."""
-        beyond = {d for name, dims in self.spreads.items() for d in dims[self.ranks[name].biggest :]}
-        return tuple(dim for dim in self.signature.dims if dim not in beyond)
+        return self.signature.dims_of({starred: found.biggest for starred, found in self.ranks.items()})
 
     @cached_property
     def spreads(self) -> dict[str, tuple[str, ...]]:

@@ -84,8 +84,8 @@ def focuses(within: CaseSpace) -> tuple[Focus, ...]:
 
 def _situations(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
     signature = family.signature.at(case.dims)
-    for starred, dims in family.signature.spreads.items():
-        yield _of_rank(starred, sum(dim in case.dims for dim in dims))
+    for starred, count in family.signature.ranks(case.dims).items():
+        yield _of_rank(starred, count)
     for dim, size in case.dims.items():
         yield from (name.format(dim) for name, holds in _SIZE_SITUATIONS.items() if holds(size))
     for a, b in pairs(signature):

@@ -248,7 +248,9 @@ def _dims(
     return found
 
 
-def _present(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> list[str]:
+def _present(
+    family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str
+) -> tuple[str, ...]:
     """The dims of a family that these tensors have: of ``*NAME`` as many as their shapes leave for it."""
     counts: dict[str, tuple[int, str]] = {}
     for name, tensor in tensors.items():
@@ -262,8 +264,7 @@ def _present(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, 
                     f"{_said(inputs)}: {name} has shape {tuple(tensor.shape)}, which leaves {own} dims for {form}; "
                     f"expected {wanted}"
                 )
-    beyond = {d for starred, dims in family.signature.spreads.items() for d in dims[counts.get(starred, (0, ""))[0] :]}
-    return [dim for dim in family.signature.dims if dim not in beyond]
+    return family.signature.dims_of({starred: count for starred, (count, _) in counts.items()})
 
 
 def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mapping[str, int], inputs: str) -> None:

@@ -82,8 +82,7 @@ class Totals:
         """Count a refusal by dtype, dims and layouts, so that the rule behind it shows."""
         table = self.refusals.setdefault(message, {})
         layouts = {draw.layout for draw in dict(case.draws).values()} - {"contiguous"}
-        spreads = self._plan.subjects.family.signature.spreads
-        ranks = {starred: sum(dim in case.dims for dim in dims) for starred, dims in spreads.items()}
+        ranks = self._plan.subjects.family.signature.ranks(case.dims)
         sizes = [f"{name}={size}" for name, size in (ranks | dict(case.dims)).items()]
         for mark in (f"dtype={case.dtype}", *sizes, *(f"layout={layout}" for layout in sorted(layouts))):
             table[mark] = table.get(mark, 0) + 1

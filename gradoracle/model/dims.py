@@ -154,6 +154,17 @@ def parse_sizes(text: str) -> tuple[str, Sizes]:
         raise ValueError(f"--dim {text!r} is invalid; {expected}") from None
 
 
+def require_positive(owner: str, dims: Mapping[str, Sizes]) -> None:
+    """Check that no size is 0, which only a number of dims may be; ``owner`` is whose dims these are, for the message.
+
+    Raises:
+        ValueError: one is.
+    """
+    for dim, found in dims.items():
+        if found.smallest < 1 and not is_spread(dim):
+            raise ValueError(f"{owner}: dims has a {dim} of size {found.smallest}; expected sizes of at least 1")
+
+
 def is_spread(dim: str) -> bool:
     """Whether a dim is ``*NAME``, which stands for several."""
     return dim[:1] == "*" and dim[1:].isidentifier()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradoracle.model.constraints import constrained
-from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, is_spread, size
+from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive, size
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import Signature, cotangent_name, read_signature
@@ -247,9 +247,7 @@ def _require_ranks(
     for starred, found in ranks.items():
         if found.biggest > MOST_SPREAD:
             raise ValueError(f"family {own}: dims has {starred} of {found} dims; expected at most {MOST_SPREAD}")
-    for dim, found in dims.items():
-        if found.smallest < 1 and not is_spread(dim):
-            raise ValueError(f"family {own}: dims has a {dim} of size {found.smallest}; expected sizes of at least 1")
+    require_positive(f"family {own}", dims)
     maybe = {dim for several in signature.spreads.values() for dim in several}
     bounds = {n for domain in domains.values() for n in dim_names(str(domain.bound))}
     if missed := maybe & {*bounds, *divides, *divides.values()}:

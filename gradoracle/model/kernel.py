@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradoracle.model.contract import Contract, default_contract
-from gradoracle.model.dims import Sizes, is_spread
+from gradoracle.model.dims import Sizes, require_positive
 from gradoracle.model.modules import input_names, of_parameters
 
 
@@ -146,11 +146,9 @@ def kernel(
 def _require_dims(label: str, family: Any, dims: Mapping[str, Sizes]) -> None:
     """Check that a family has the dims that a kernel narrows; raises ValueError."""
     known = (*family.signature.dims, *family.signature.spreads)
-    for dim, found in dims.items():
-        if dim not in known:
-            raise ValueError(f"kernel {label}: dims has {dim}; family {family.name} has {', '.join(known)}")
-        if found.smallest < 1 and not is_spread(dim):
-            raise ValueError(f"kernel {label}: dims has a {dim} of size {found.smallest}; expected sizes of at least 1")
+    if unknown := [dim for dim in dims if dim not in known]:
+        raise ValueError(f"kernel {label}: dims has {', '.join(unknown)}; family {family.name} has {', '.join(known)}")
+    require_positive(f"kernel {label}", dims)
 
 
 def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:

@@ -113,6 +113,15 @@ class Signature:
         dims = (dim for spec in (*self.inputs, *self.outputs) for dim in spec.dims if is_spread(dim))
         return {dim: spread(dim) for dim in dims}
 
+    def ranks(self, present: Container[str]) -> dict[str, int]:
+        """How many of these dims each ``*NAME`` stands for."""
+        return {starred: sum(dim in present for dim in dims) for starred, dims in self.spreads.items()}
+
+    def dims_of(self, ranks: Mapping[str, int]) -> tuple[str, ...]:
+        """The named dims where each ``*NAME`` stands for so many, by default for none."""
+        beyond = {dim for starred, dims in self.spreads.items() for dim in dims[ranks.get(starred, 0) :]}
+        return tuple(dim for dim in self.dims if dim not in beyond)
+
     def at(self, present: Container[str] | None = None) -> Signature:
         """The signature with the dims that ``*NAME`` stands for: those present, by default as many as there can be."""
         if not self.spreads:
