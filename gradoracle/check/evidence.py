@@ -75,8 +75,7 @@ class Evidence:
     @property
     def algorithm(self) -> str:
         """The algorithm that the kernel declares for this sample: its order of roundings."""
-        own = self.kernel.algorithm
-        return own if isinstance(own, str) else own(self.case.dtype, self.sample, self.blocks)
+        return self.kernel.algorithm_of(self.case.dtype, self.sample, self.blocks)
 
     def forward(self) -> Tensors:
         """Outputs by name, run without gradients."""

@@ -29,7 +29,7 @@ class Kernel:
         hvp: explicit, ``hvp(inputs, tangents, cotangents, options, blocks) -> products``; None: double backward.
         contracts: dtype -> Contract; by default the preset of the dtype.
         algorithm: the algorithm of the family whose order of roundings its budgets assume; or
-            ``algorithm(dtype, sample, blocks)``, which returns its name.
+            ``algorithm(dtype, sample, blocks, arguments)``, which returns its name.
         dtypes: supported ones; None: all of the family's.
         dims: supported sizes, where narrower than the family's.
         options: option -> supported values, where narrower than the family's; an option or optional input with an empty
@@ -40,8 +40,8 @@ class Kernel:
         blocks: named block configurations, passed as ``blocks=`` where a case names one.
         fits: ``fits(dtype, dims)`` returns the configurations for which this device has room; None: all.
         tiles: the number of elements of a dim in one tile, for maps of errors; or
-            ``tiles(dtype, dims, blocks, order)``, with a configuration ("": the kernel's choice) and the order of the
-            derivative.
+            ``tiles(dtype, dims, blocks, order, arguments)``, with a configuration ("": the kernel's choice) and the
+            order of the derivative.
         needs_cuda: whether it refuses tensors of the CPU; interpreted, it is given tensors that claim to be on CUDA.
         ieee_dots: whether the interpreter multiplies in IEEE float32 wherever it asks ``tl.dot`` for less, so that the
             error of TF32 hides no smaller one.
@@ -60,7 +60,7 @@ class Kernel:
     jvp: Callable[..., Any] | None = None
     hvp: Callable[..., Any] | None = None
     contracts: Mapping[str, Contract] = field(default_factory=dict)
-    algorithm: str | Callable[[str, Any, str], str] = "definition"
+    algorithm: str | Callable[[str, Any, str, Mapping[str, Any]], str] = "definition"
     dtypes: tuple[str, ...] | None = None
     dims: Mapping[str, Sizes] = field(default_factory=dict)
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Kernel:
     no_gradient: tuple[str, ...] = ()
     blocks: Mapping[str, Any] = field(default_factory=dict)
     fits: Callable[[str, Mapping[str, int]], Collection[str]] | None = None
-    tiles: Mapping[str, int] | Callable[[str, Mapping[str, int], str, int], Mapping[str, int]] = field(
-        default_factory=dict
+    tiles: Mapping[str, int] | Callable[[str, Mapping[str, int], str, int, Mapping[str, Any]], Mapping[str, int]] = (
+        field(default_factory=dict)
     )
     extras: Mapping[str, Any] = field(default_factory=dict)
     outside: bool = False
@@ -89,7 +89,12 @@ class Kernel:
 
     def tiles_of(self, dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
         """The number of elements in one tile of each dim for which the kernel declares it."""
-        return self.tiles(dtype, dims, blocks, order) if callable(self.tiles) else self.tiles
+        return self.tiles(dtype, dims, blocks, order, self.arguments) if callable(self.tiles) else self.tiles
+
+    def algorithm_of(self, dtype: str, sample: Any, blocks: str) -> str:
+        """The name of the algorithm whose order of roundings its budgets assume for a sample."""
+        own = self.algorithm
+        return own if isinstance(own, str) else own(dtype, sample, blocks, self.arguments)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run the kernel as its users do."""

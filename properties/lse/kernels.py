@@ -34,9 +34,12 @@ def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
     return kernels.fitting(getattr(torch, dtype), dims["D"])
 
 
-def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
+def _tiles(
+    dtype: str, dims: Mapping[str, int], blocks: str, order: int, arguments: Mapping[str, Any]
+) -> Mapping[str, int]:
     """Rows of a tile of queries and of one of keys."""
-    asked = ("forward", "dq", "hq")[order], getattr(torch, dtype), "ieee", dims["D"], dims["T"], dims["M"]
+    precision = arguments.get("precision", "ieee")
+    asked = ("forward", "dq", "hq")[order], getattr(torch, dtype), precision, dims["D"], dims["T"], dims["M"]
     chosen = kernels.BLOCKS[blocks] if blocks else choose(*asked)
     return {"T": chosen.query, "M": chosen.key}
 

@@ -66,10 +66,13 @@ def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
     return kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
 
 
-def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
+def _tiles(
+    dtype: str, dims: Mapping[str, int], blocks: str, order: int, arguments: Mapping[str, Any]
+) -> Mapping[str, int]:
     """Rows of a tile of queries and of one of keys."""
     width = padded_features(dims["D"], dims["Dv"])
-    asked = ("forward", "dq", "hq")[order], getattr(torch, dtype), "ieee", width, dims["T"], dims["M"]
+    precision = arguments.get("precision", "ieee")
+    asked = ("forward", "dq", "hq")[order], getattr(torch, dtype), precision, width, dims["T"], dims["M"]
     chosen = kernels.BLOCKS[blocks] if blocks else choose(*asked)
     return {"T": chosen.query, "M": chosen.key}
 

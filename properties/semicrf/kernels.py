@@ -58,7 +58,7 @@ def _entry(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int) -> Mapping[str, int]:
+def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int, arguments: Mapping[str, Any]) -> Mapping[str, int]:
     """Positions between two states that are kept."""
     positions, durations, labels = dims["T"], dims["K"], dims["C"]
     path = choose_path(positions, durations, labels)

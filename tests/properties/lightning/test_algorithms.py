@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -180,7 +182,8 @@ def _with_blocks(algorithm: object) -> Kernel:
 def test_the_algorithm_of_a_kernel_may_depend_on_its_blocks() -> None:
     line = "case:1 lightning cpu float16 B=2 H=3 N=33 D=2 Dv=5 q~constant k~ties do~largemean:1000 seed=7831"
 
-    def own(dtype: str, sample: Sample, blocks: str) -> str:
+    def own(dtype: str, sample: Sample, blocks: str, arguments: Mapping[str, Any]) -> str:
+        assert not arguments
         assert dtype == "float16" and sample.inputs["q"].shape[2] == 33
         return chunks_of(16 if blocks == "short" else 64)
 
