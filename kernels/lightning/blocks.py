@@ -16,6 +16,14 @@ ENOUGH_PROGRAMS = 128
 PROGRAMS = 256
 """How many programs a launch aims at where sequences are cut, whatever the device, so that its bits are the same."""
 
+SPLIT_PROGRAMS = 512
+"""The same of dots of split float32, whose programs wait for each other less than for memory; and from how many on a
+sequence is left whole."""
+
+LEAST_SPLIT_COLUMNS = 64
+"""Columns of a program of split float32 at least: of 32, with a chunk of 64, results are wrong on sm_90 where Triton
+3.6's ptxas optimises, and right where it does not (benchmarks/results/h100/lightning_split_tiles.txt)."""
+
 LARGEST_PIECES = 64
 """In how many pieces a sequence is cut at most; a program adds up the states of the pieces before its own."""
 
@@ -50,7 +58,7 @@ BLOCKS: dict[str, Blocks] = {
 AUTOMATIC: dict[str, Blocks] = {
     "16 bit": BLOCKS["square"],
     "ieee": BLOCKS["narrow"]._replace(piece=0),
-    "split": Blocks(64, 64, value=64),
+    "split": Blocks(64, 32, value=LEAST_SPLIT_COLUMNS),
 }
 """By kind of dots what a GPU has where nothing is forced; IEEE float32 takes no tensor cores, larger tiles spill."""
 
@@ -147,12 +155,18 @@ def in_one_stage(blocks: Blocks, part: str) -> Blocks:
     return blocks._replace(num_stages=1) if part in ("tangent sums", "tangent", "hessian") else blocks
 
 
-def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:
+def wide_enough(blocks: Blocks, dots: str) -> Blocks:
+    """Return blocks that are forced with as many columns of v as a program needs on a GPU: no result depends on it."""
+    return blocks._replace(value=max(blocks.value, LEAST_SPLIT_COLUMNS)) if dots == "split" else blocks
+
+
+def piece_rows(blocks: Blocks, dots: str, rows: int, programs: int) -> int:
     """Return how many rows a piece has, a multiple of the chunk, where `programs` would run on whole sequences."""
     if blocks.piece:
         shortest = triton.cdiv(triton.cdiv(rows, LARGEST_PIECES), blocks.chunk) * blocks.chunk
         return max(blocks.piece, shortest)
-    pieces = 1 if programs >= ENOUGH_PROGRAMS else min(LARGEST_PIECES, PROGRAMS // programs, max(1, rows // 512))
+    enough, aim = (SPLIT_PROGRAMS, SPLIT_PROGRAMS) if dots == "split" else (ENOUGH_PROGRAMS, PROGRAMS)
+    pieces = 1 if programs >= enough else min(LARGEST_PIECES, aim // programs, max(1, rows // 512))
     return triton.cdiv(triton.cdiv(rows, pieces), blocks.chunk) * blocks.chunk
 
 

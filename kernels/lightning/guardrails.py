@@ -21,6 +21,7 @@ from ..arguments import (
     like,
     shape,
 )
+from ..blocks import dots_of
 from .blocks import Blocks, choose, piece_rows, programs_of_head
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -82,7 +83,8 @@ def check(
     given = _check_blocks(blocks)
     chosen = given or choose(q.dtype, dots, rows)
     widest = max(features, values)
-    length = piece_rows(chosen, rows, batch * heads * programs_of_head(chosen, widest, widest))
+    programs = batch * heads * programs_of_head(chosen, widest, widest)
+    length = piece_rows(chosen, dots_of(q.dtype, dots), rows, programs)
     pieces = triton.cdiv(rows, length)
     return Problem(
         batch, heads, rows, features, values, chosen, given is not None, length, pieces, q.dtype, dots, q.device

@@ -10,7 +10,7 @@ import triton
 
 from ..blocks import capability_of, dots_of, interpreted
 from ..launching import launching, may_fuse
-from .blocks import BLOCKS, Blocks, in_one_stage, of_part, padded, programs_of_head, value_columns
+from .blocks import BLOCKS, Blocks, in_one_stage, of_part, padded, programs_of_head, value_columns, wide_enough
 from .guardrails import Problem
 
 STATES = (
@@ -116,12 +116,14 @@ def specialised(blocks: Blocks, forced: bool) -> bool:
 
 
 def _blocks(problem: Problem, part: str, features: int, columns: int) -> Blocks:
-    if problem.forced or interpreted():
+    dots = dots_of(problem.dtype, problem.precision)
+    if interpreted():
         return in_one_stage(problem.blocks, part)
+    if problem.forced:
+        return in_one_stage(wide_enough(problem.blocks, dots), part)
     capability = capability_of(problem.device)
     of_head = programs_of_head(problem.blocks, columns, features)
     programs = problem.batch * problem.heads * problem.pieces * of_head
-    dots = dots_of(problem.dtype, problem.precision)
     return of_part(problem.blocks, part, dots, features, programs, capability)
 
 

@@ -56,30 +56,30 @@ TUNED: dict[tuple[str, int, bool], tuple[Tiles, ...]] = {
         Tiles(64, 64, 4, 1),  # gradients
         Tiles(64, 64, 4, 1),  # tangent sums
         Tiles(64, 64, 4, 1),  # tangent
-        Tiles(64, 64, 4, 1),  # hessian
+        Tiles(32, 64, 4, 1),  # hessian
     ),
     ("split", 64, True): (
         Tiles(64, 64, 4, 1),  # sums
         Tiles(64, 64, 4, 1),  # scan
         Tiles(64, 64, 4, 1),  # gradients
         Tiles(64, 64, 4, 1),  # tangent sums
-        Tiles(64, 64, 4, 1),  # tangent
-        Tiles(64, 64, 4, 1),  # hessian
+        Tiles(32, 64, 4, 1),  # tangent
+        Tiles(32, 64, 4, 1),  # hessian
     ),
     ("split", 128, False): (
-        Tiles(64, 64, 4, 1),  # sums
-        Tiles(64, 64, 4, 1),  # scan
-        Tiles(64, 64, 4, 1),  # gradients
-        Tiles(64, 64, 4, 1),  # tangent sums
-        Tiles(64, 64, 4, 1),  # tangent
-        Tiles(64, 64, 4, 1),  # hessian
+        Tiles(64, 64, 8, 1),  # sums
+        Tiles(32, 64, 8, 1),  # scan
+        Tiles(32, 64, 4, 1),  # gradients
+        Tiles(64, 64, 8, 1),  # tangent sums
+        Tiles(16, 64, 4, 1),  # tangent
+        Tiles(32, 64, 4, 1),  # hessian
     ),
     ("split", 128, True): (
-        Tiles(64, 64, 4, 1),  # sums
-        Tiles(64, 64, 4, 1),  # scan
-        Tiles(64, 64, 4, 1),  # gradients
-        Tiles(64, 64, 4, 1),  # tangent sums
-        Tiles(64, 64, 4, 1),  # tangent
-        Tiles(64, 64, 4, 1),  # hessian
+        Tiles(64, 64, 8, 1),  # sums
+        Tiles(32, 64, 4, 1),  # scan
+        Tiles(32, 64, 4, 1),  # gradients
+        Tiles(64, 64, 8, 1),  # tangent sums
+        Tiles(32, 64, 4, 1),  # tangent
+        Tiles(32, 64, 4, 1),  # hessian
     ),
 }

@@ -8,9 +8,9 @@ import pytest
 import torch
 from gradoracle.kernels import lightning as kernels
 from gradoracle.kernels.lightning import scan
-from gradoracle.kernels.lightning.blocks import AUTOMATIC, automatic, of_part, piece_rows, programs_of_head
+from gradoracle.kernels.lightning.blocks import AUTOMATIC, of_part, piece_rows, programs_of_head, wide_enough
 from gradoracle.kernels.lightning.guardrails import check
-from gradoracle.kernels.lightning.tuned import PARTS
+from gradoracle.kernels.lightning.tuned import PARTS, TUNED
 from gradoracle.properties.lightning import FAMILY, KERNELS
 from sweeps import covering
 
@@ -128,21 +128,33 @@ def test_tiles_of_a_pass_keep_the_chunk_and_are_for_sm_9x_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "N", "D", "Dv", "dtype", "pieces"),
+    ("heads", "N", "D", "Dv", "dots", "pieces"),
     [
-        (64, 8192, 64, 64, torch.bfloat16, 1),
-        (64, 8192, 64, 128, torch.bfloat16, 1),
-        (64, 8192, 32, 32, torch.bfloat16, 4),
-        (63, 8192, 64, 64, torch.bfloat16, 2),
-        (16, 2048, 128, 128, torch.bfloat16, 4),
-        (4, 131072, 64, 64, torch.bfloat16, 32),
-        (4, 131072, 64, 64, torch.float32, 32),
+        (64, 8192, 64, 64, "16 bit", 1),
+        (64, 8192, 64, 128, "16 bit", 1),
+        (64, 8192, 32, 32, "16 bit", 4),
+        (63, 8192, 64, 64, "16 bit", 2),
+        (16, 2048, 128, 128, "16 bit", 4),
+        (4, 131072, 64, 64, "16 bit", 32),
+        (4, 131072, 64, 64, "ieee", 32),
+        (64, 8192, 64, 64, "split", 4),
+        (64, 8192, 128, 128, "split", 4),
+        (256, 8192, 64, 64, "split", 1),
+        (4, 131072, 64, 64, "split", 64),
     ],
 )
-def test_pieces_are_of_sizes_alone(heads: int, N: int, D: int, Dv: int, dtype: torch.dtype, pieces: int) -> None:
-    blocks = automatic(dtype, "ieee")
-    length = piece_rows(blocks, N, heads * programs_of_head(blocks, max(D, Dv), max(D, Dv)))
+def test_pieces_are_of_sizes_alone(heads: int, N: int, D: int, Dv: int, dots: str, pieces: int) -> None:
+    blocks = AUTOMATIC[dots]
+    length = piece_rows(blocks, dots, N, heads * programs_of_head(blocks, max(D, Dv), max(D, Dv)))
     assert -(-N // length) == pieces and length % blocks.chunk == 0
+
+
+def test_a_program_of_split_float32_has_64_columns_whatever_is_forced() -> None:
+    for blocks in kernels.BLOCKS.values():
+        assert wide_enough(blocks, "split") == blocks._replace(value=64)
+        assert wide_enough(blocks, "ieee") == wide_enough(blocks, "16 bit") == blocks
+    split = [row for (dots, *_), row in TUNED.items() if dots == "split"]
+    assert len(split) == 4 and all(tiles.value >= 64 for row in split for tiles in row)
 
 
 def test_two_runs_give_the_same_bits() -> None:
