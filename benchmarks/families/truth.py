@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor
 
 HEADS = 2
-SHARP = 8.0  # by which the first input is multiplied for logits that many times larger
 Part = Callable[[Tensor], Tensor]
 
 
@@ -48,6 +47,10 @@ class Truth:
     parts: Mapping[str, Part] = field(default_factory=dict)
     sharpened: Callable[[float], AbstractContextManager[None]] | None = None
 
+    def exact(self) -> list[Tensor]:
+        """The float64 tensors."""
+        return [x.detach() for x in flat(self.tensors()())]
+
     def of(self, who: str, result: Any) -> list[Tensor]:
         """What is compared of an entry's result.
 
@@ -57,7 +60,7 @@ class Truth:
         found = [x for x in flat(result) if isinstance(x, Tensor)][: len(self.names)]
         if len(found) < len(self.names):
             raise ValueError(f"{len(found)} tensors; expected {', '.join(self.names)}")
-        return [self.parts.get(who, self.part)(x) for x in found]
+        return [self.parts.get(who, self.part)(x.detach()).clone() for x in found]
 
 
 def flat(result: Any) -> list[Any]:
