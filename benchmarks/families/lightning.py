@@ -80,13 +80,13 @@ def timed(
     """
     shape = (B, H, N, D)
     inputs, tangents = (works.Normal([shape] * 3, dtype, device, seed=seed) for seed in (0, 2))
-    g = works.Normal([shape], dtype, device, seed=1)
+    g, others = works.Normal([shape], dtype, device, seed=1), works.columns(inputs)
     product, scores = 2.0 * B * H * N * D * D, 1.0 * B * H * N * N
     tensor = 1.0 * B * H * N * D * dtype.itemsize
 
     layout: dict[str, Callable[[works.Function], Work]] = {
-        "forward": partial(works.forward, inputs=works.columns(inputs)),
-        "backward": partial(works.backward, inputs=works.columns(inputs), g=works.columns(g)),
+        "forward": partial(works.forward, inputs=others),
+        "backward": partial(works.backward, inputs=others, g=works.columns(g)),
     }
     for derivative, how, whole, products, tensors in (
         ("forward", partial(works.forward, inputs=inputs), None, 2, 4),

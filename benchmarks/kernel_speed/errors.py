@@ -97,7 +97,10 @@ def compared(row: Any, who: str, line: Line, truths: Truths, watch: Stopwatch, f
         try:
             found[factor] = errors(row, who, factor, truths, watch)
         except Exception as failure:
-            missing.append(f"{named(failure)}{'' if factor == TIMED else ' (larger logits)'}")
+            why = named(failure)
+            if why not in missing:  # said of the timed inputs already
+                missing.append(why if factor == TIMED else f"{why} (larger logits)")
+        watch.release()  # what an entry that failed has left, too
     return lined(line, found, "; ".join(missing), facts)
 
 
