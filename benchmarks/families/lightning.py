@@ -19,7 +19,7 @@ from .record import recorded_vjp
 OURS, EAGER, COMPILED = "gradoracle", "torch eager, quadratic", "torch.compile, quadratic"
 FLA, FUSED = "fla chunk", "fla fused_chunk"
 TOKENS = 65_536  # B N of a scan
-CHUNK = 1024  # positions of the truth whose scores are stored at a time
+CHUNK = 256  # positions of the truth whose scores are stored at a time
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ makes this page from [kernels.csv](../../benchmarks/results/kernels.csv), whose 
   two tensors. u is the unit roundoff of the row's dtype, 2^-p with p bits of significand, the hidden one counted:
   bfloat16 2^-8, float16 2^-11, float32 2^-24. A result that is not finite has the error inf. The truth is made in
   float64 from the same inputs: of sdpa, lse and lightning for two heads of batch member 0, by operators that store the
-  scores (of lightning, those of 1024 positions at a time); of the semi-CRF whole, by the oracle's float64 recursion.
+  scores (of lightning, those of 256 positions at a time); of the semi-CRF whole, by the oracle's float64 recursion.
   Logits {LOGITS}: q is multiplied by that, in sdpa and lse; there is no time for these inputs.
 - *Ahead of ours* is a peer that takes less time than one of our entries, unless another one of ours is as fast and as
   accurate. As accurate: its error (root mean square) is at most {EQUAL:g} times the other's, for both inputs.
