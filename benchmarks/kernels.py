@@ -3,12 +3,17 @@
     python benchmarks/kernels.py                       (times everything; rows of other works in the file are kept)
     python benchmarks/kernels.py sdpa --only backward --no-scans --seconds 60
     python benchmarks/kernels.py sdpa --missing        (what a run that was cut has left)
+    python benchmarks/kernels.py --errors              (only errors, of the rows that the file has; times stay)
+    python benchmarks/kernels.py --errors --missing    (what a run that was cut has left of them)
     python benchmarks/kernels.py --write-page          (writes docs/background/speed.md and its plots from the file)
 
 A row is one entry, ours or a peer's, of one work: median and quartiles of at least 50 calls (of fewer, from 3 on, where
 one takes more than 0.1 s), the same of a CUDA graph where a call takes less than 0.5 ms, peak memory, the floor that
 the card's peak rates set, and what the run ran on. A peer that is not installed or cannot do the work has a row that
 says so. Rows are written as they are timed: what is cut leaves what it has.
+
+Then the results of works of tables are compared with float64: the error of each row, on the timed inputs and, for sdpa
+and lse, on logits eight times larger.
 
 Everything that compiles is compiled by `--workers` processes first. With `--seconds` no entry begins after that time.
 """
@@ -31,6 +36,7 @@ def main(words: list[str]) -> None:
     options.add_argument("--only", default="", metavar="TEXT", help="works that contain it")
     options.add_argument("--no-scans", action="store_true", help="leave out the works over N and T")
     options.add_argument("--missing", action="store_true", help="only what the file has no row of, of these kernels")
+    options.add_argument("--errors", action="store_true", help="time nothing; only compare results with float64")
     options.add_argument("--seconds", type=float, metavar="S", help="after which no entry begins")
     options.add_argument("--patience", type=float, default=120.0, metavar="S", help="after which an entry is stopped")
     options.add_argument(
@@ -60,6 +66,7 @@ def main(words: list[str]) -> None:
             commit=given.commit,
             scans=not given.no_scans,
             missing=given.missing,
+            errors=given.errors,
         )
     )
 

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
 
-from . import works
+from . import truth, works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
 OURS, EAGER, COMPILED = "gradoracle", "torch eager, quadratic", "torch.compile, quadratic"
 FLA, FUSED = "fla chunk", "fla fused_chunk"
 TOKENS = 65_536  # B N of a scan
+CHUNK = 256  # positions of the truth whose scores are stored at a time
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -38,6 +39,15 @@ def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _quadratic(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """o [B, H, N, Dv] by operators that store every score."""
     return torch.tril(q @ k.transpose(-1, -2)) @ v
+
+
+def _chunked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same at lengths at which the scores of all positions do not fit into memory."""
+    state, parts = k[..., :0, :].transpose(-1, -2) @ v[..., :0, :], []  # of no position: zeros [B H D Dv]
+    for queries, keys, values in zip(*(x.split(CHUNK, -2) for x in (q, k, v)), strict=True):
+        parts.append(queries @ state + _quadratic(queries, keys, values))
+        state = state + keys.transpose(-1, -2) @ values
+    return torch.cat(parts, -2)
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
@@ -68,16 +78,15 @@ def timed(
     product with it; in backward two updates and three products; for the JVP, with o, three of each; for the HVP four
     updates and five products.
     """
-    shape, transposed = (B, H, N, D), (B, N, H, D)
-    inputs, others = (works.normal([each] * 3, dtype, device) for each in (shape, transposed))
-    g, cotangent = (works.normal([each], dtype, device, seed=1) for each in (shape, transposed))
-    tangents = works.normal([shape] * 3, dtype, device, seed=2)
+    shape = (B, H, N, D)
+    inputs, tangents = (works.Normal([shape] * 3, dtype, device, seed=seed) for seed in (0, 2))
+    g, others = works.Normal([shape], dtype, device, seed=1), works.columns(inputs)
     product, scores = 2.0 * B * H * N * D * D, 1.0 * B * H * N * N
     tensor = 1.0 * B * H * N * D * dtype.itemsize
 
     layout: dict[str, Callable[[works.Function], Work]] = {
         "forward": partial(works.forward, inputs=others),
-        "backward": partial(works.backward, inputs=others, g=cotangent),
+        "backward": partial(works.backward, inputs=others, g=works.columns(g)),
     }
     for derivative, how, whole, products, tensors in (
         ("forward", partial(works.forward, inputs=inputs), None, 2, 4),
@@ -112,4 +121,9 @@ def timed(
             operations=products * product,
             moved=tensors * tensor,
             ready=(EAGER,),
+            truth=truth.Truth(
+                truth.names(derivative, "o", "qkv"),
+                truth.exact(how, _chunked),
+                parts=dict.fromkeys((FLA, FUSED), truth.first_heads_of_columns),
+            ),
         )

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from gradoracle.execution.bench import Row
 
-from . import works
+from . import truth, works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
@@ -24,8 +24,9 @@ TOKENS = 131_072  # B H T of a scan
 
 
 def _eager(q: Tensor, k: Tensor) -> Tensor:
-    """L [B, H, T] of q [B, H, T, D] and k [B, H, M, D] by operators that store every score, in float32."""
-    return torch.logsumexp((q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5, -1)
+    """L [B, H, T] of q [B, H, T, D] and k [B, H, M, D] by operators that store every score, in float32 at least."""
+    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32))
+    return torch.logsumexp(scores * q.shape[-1] ** -0.5, -1)
 
 
 def _flex(q: Tensor, k: Tensor) -> Tensor:
@@ -68,9 +69,9 @@ def timed(
     dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
 ) -> Iterator[works.KernelRow]:
     """Every derivative of q, k [B H T D]; dots: S of forward, S, dQ and dK of backward, the two of S' in the others."""
-    inputs = works.normal([(B, H, T, D)] * 2, dtype, device)
-    tangents = works.normal([(B, H, T, D)] * 2, dtype, device, seed=2)
-    g = works.normal([(B, H, T)], torch.float32, device, seed=1)
+    inputs = works.Normal([(B, H, T, D)] * 2, dtype, device)
+    tangents = works.Normal([(B, H, T, D)] * 2, dtype, device, seed=2)
+    g = works.Normal([(B, H, T)], torch.float32, device, seed=1)
     dot, scores = 2.0 * B * H * T * T * D, 1.0 * B * H * T * T
     tensor, line = 1.0 * B * H * T * D * dtype.itemsize, 4.0 * B * H * T
     ours = precise() if dtype == torch.float32 else {OURS: {}}
@@ -111,4 +112,5 @@ def timed(
             arithmetic={SPLIT: works.ON_TENSOR_CORES},
             ready=(EAGER,),
             ours=tuple(ours),
+            truth=truth.Truth(truth.names(derivative, "L", "qk"), truth.exact(how, _eager), sharpened=inputs.sharpened),
         )

@@ -25,7 +25,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
 
-from . import works
+from . import truth, works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
@@ -118,8 +118,8 @@ def first_order(
     dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
 ) -> Iterator[works.KernelRow]:
     """Forward and backward of q, k, v [B H T D]."""
-    inputs = works.normal([(B, H, T, D)] * 3, dtype, device)
-    g = works.normal([(B, H, T, D)], dtype, device, seed=1)
+    inputs = works.Normal([(B, H, T, D)] * 3, dtype, device)
+    g = works.Normal([(B, H, T, D)], dtype, device, seed=1)
     ours = _ours(dtype)
     dot, scores = 2.0 * B * H * T * T * D, 1.0 * B * H * T * T
     tensor = 1.0 * B * H * T * D * dtype.itemsize
@@ -141,14 +141,15 @@ def first_order(
         entries[COMPILED] = works.unless_large(partial(how, works.compiled(eager)), scores)
         entries[FLEX] = partial(how, works.compiled(_flex))
         entries[JVP_FLASH] = partial(how, _jvp_flash)
-        yield _row(derivative, dtype, (B, H, T, D), entries, dots * dot, tensors * tensor, without)
+        exact = _truth(derivative, how, inputs)
+        yield _row(derivative, dtype, (B, H, T, D), entries, dots * dot, tensors * tensor, exact, without)
 
 
 def second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda") -> Iterator[works.KernelRow]:
     """JVP and exact HVP of q, k, v [B H T D]."""
-    inputs = works.normal([(B, H, T, D)] * 3, dtype, device)
-    g = works.normal([(B, H, T, D)], dtype, device, seed=1)
-    tangents = works.normal([(B, H, T, D)] * 3, dtype, device, seed=2)
+    inputs = works.Normal([(B, H, T, D)] * 3, dtype, device)
+    g = works.Normal([(B, H, T, D)], dtype, device, seed=1)
+    tangents = works.Normal([(B, H, T, D)] * 3, dtype, device, seed=2)
     ours = _ours(dtype)
     dot, scores = 2.0 * B * H * T * T * D, 1.0 * B * H * T * T
     tensor = 1.0 * B * H * T * D * dtype.itemsize
@@ -164,14 +165,22 @@ def second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str
     entries |= _peers(dtype, forward_mode, scores)
     entries[COMPILED] = works.compiled_jvp(eager, inputs, tangents)
     entries[JVP_FLASH] = partial(forward_mode, _jvp_flash)
-    yield _row("JVP", dtype, (B, H, T, D), entries, 6 * dot, 8 * tensor)
+    exact = _truth("JVP", forward_mode, inputs)
+    yield _row("JVP", dtype, (B, H, T, D), entries, 6 * dot, 8 * tensor, exact)
 
     mixed = partial(works.hvp, inputs=inputs, g=g, tangents=tangents)
     entries = {who: partial(ours_hvp, precision) for who, precision in ours.items()}
     entries |= _peers(dtype, mixed, scores)
     entries[COMPILED] = works.compiled_hvp(eager, inputs, g, tangents)
     entries[JVP_FLASH] = partial(mixed, _jvp_flash)
-    yield _row(works.HVP, dtype, (B, H, T, D), entries, 10 * dot, 10 * tensor)
+    exact = _truth(works.HVP, mixed, inputs)
+    yield _row(works.HVP, dtype, (B, H, T, D), entries, 10 * dot, 10 * tensor, exact)
+
+
+def _truth(derivative: str, how: partial[Work], inputs: works.Normal) -> truth.Truth:
+    """The operators that store every score, in float64."""
+    names = truth.names(derivative, "o", "qkv")
+    return truth.Truth(names, truth.exact(how, eager), sharpened=inputs.sharpened)
 
 
 def _row(
@@ -181,6 +190,7 @@ def _row(
     entries: dict[str, works.Factory],
     operations: float,
     moved: float,
+    exact: truth.Truth,
     without: tuple[str, ...] = (),
 ) -> works.KernelRow:
     """A row; its dots are those that no implementation does without, each counted once.
@@ -200,6 +210,7 @@ def _row(
         arithmetic=IN_FLOAT32 if dtype == torch.float32 else {},
         ready=READY,
         ours=tuple(_ours(dtype)),
+        truth=exact,
     )
 
 

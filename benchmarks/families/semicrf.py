@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
 
-from . import works
+from . import truth, works
 from .record import recorded_vjp
 
 OURS, LOOP = "gradoracle", "torch eager, position by position"
@@ -25,6 +25,7 @@ LONGEST_STEPS = 820_000  # positions times durations that a peer takes one after
 READ, CERTIFIED = (1, 131_072, 8, 4), (1, 100_000, 3, 2)
 """B, T, K and C of the problems for the float64 recursion and for balls."""
 RECORDED = {"B": 2, "T": 513, "K": 8, "C": 4}
+NAMES = ("cum_scores", "transition", "duration_bias", "lengths")
 Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -129,7 +130,22 @@ def timed(B: int, T: int, K: int, C: int, device: str = "cuda") -> Iterator[work
             moved=tables * table,
             arithmetic={who: "float64" for who in (OURS, RECURSION, PACKAGE)},
             ready=(LOOP,),
+            truth=truth.Truth(
+                truth.names(derivative, "log Z", ("cum", "transition", "bias")),
+                partial(partial, _exact, derivative, made, tangents, g),
+                part=truth.whole,
+            ),
         )
+
+
+def _exact(derivative: str, made: Callable[[], works.Tensors], tangents: works.Given, g: works.Given) -> list[Tensor]:
+    """A derivative of all sequences by the float64 recursion, on the CPU."""
+    given = dict(zip(NAMES, made(), strict=True))
+    moved = dict(zip(NAMES, tangents(), strict=False))
+    if derivative in ("forward", "JVP"):
+        return [recursion.log_z(given), *([recursion.jvp(given, moved)] if derivative == "JVP" else [])]
+    found = recursion.hvp(given, moved, g()[0]) if derivative == works.HVP else recursion.gradients(given, g()[0])
+    return [found[name] for name in NAMES[:3]]
 
 
 def _unless_long(factory: works.Factory, T: int, K: int) -> works.Factory:
@@ -147,12 +163,11 @@ def _oracles() -> Iterator[Row]:
     """log Z and all gradients of one sequence, by the float64 recursion and in balls."""
 
     def float64() -> Work:
-        named = dict(zip(("cum_scores", "transition", "duration_bias", "lengths"), _inputs(*READ, "cpu"), strict=True))
+        named = dict(zip(NAMES, _inputs(*READ, "cpu"), strict=True))
         return lambda: recursion.gradients(named, torch.ones(1))
 
     def in_balls() -> Work:
-        names = ("cum_scores", "transition", "duration_bias", "lengths")
-        named = dict(zip(names, _inputs(*CERTIFIED, "cpu"), strict=True))
+        named = dict(zip(NAMES, _inputs(*CERTIFIED, "cpu"), strict=True))
         return lambda: balls.certify(named, torch.ones(1))
 
     def radius(found: balls.Certified) -> str:

@@ -6,7 +6,8 @@ Tensors are asked for in calls (``Given``), so that rows can be listed where the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
+
+from .truth import Truth
 
 HVP = "exact HVP (forward and backward included)"
 SCANNED = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)  # queries, keys or positions of a scan
@@ -44,6 +47,7 @@ class KernelRow(Row):
         arithmetic: name -> what an entry multiplies in, if not in the dtype: "tf32", "tf32x3", "bf16x6", "float64".
         ready: the entries that compile nothing when they are first called.
         scan: "both" where the work is a point of a plot too, "only" where it is that alone.
+        truth: what results are compared with; None: nothing.
     """
 
     family: str = ""
@@ -54,6 +58,7 @@ class KernelRow(Row):
     arithmetic: Mapping[str, str] = field(default_factory=dict)
     ready: frozenset[str] = frozenset()
     scan: str = ""
+    truth: Truth | None = None
 
 
 def row(
@@ -68,6 +73,7 @@ def row(
     arithmetic: Mapping[str, str] | None = None,
     ready: Iterable[str] = (),
     ours: tuple[str, ...] = (),
+    truth: Truth | None = None,
 ) -> KernelRow:
     """A row whose ``work`` is "FAMILY DERIVATIVE DTYPE B4 H16 ..."; ``operations``: floating-point, of the work."""
     kind = str(dtype).removeprefix("torch.")
@@ -84,19 +90,44 @@ def row(
         moved=moved,
         arithmetic=arithmetic or {},
         ready=frozenset(ready),
+        truth=truth,
     )
 
 
-def normal(shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: str, seed: int = 0) -> Given:
-    """Tensors of normal values, the same at every call, made at the first."""
+class Normal:
+    """Tensors of normal values (``Given``), the same at every call, made at the first."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: str, seed: int = 0) -> None:
+        self.shapes, self.dtype, self.device, self.seed = shapes, dtype, device, seed
+        self.factor = 1.0
+        self.drawn: Tensors = []
+
+    def __call__(self) -> Tensors:
+        if not self.drawn:
+            generator = torch.Generator(self.device).manual_seed(self.seed)
+            drawn = (torch.randn(tuple(shape), device=self.device, generator=generator) for shape in self.shapes)
+            self.drawn = [values.to(self.dtype) for values in drawn]
+        first, *others = self.drawn
+        return [first if self.factor == 1 else first * self.factor, *others]
+
+    @contextmanager
+    def sharpened(self, factor: float) -> Iterator[None]:
+        """The first tensor is that times its values, in calls meanwhile."""
+        self.factor = factor
+        try:
+            yield
+        finally:
+            self.factor = 1.0
+
+
+def columns(given: Given) -> Given:
+    """The same tensors [B, H, N, .] laid out as [B, N, H, .]."""
 
     @cache
-    def given() -> Tensors:
-        generator = torch.Generator(device).manual_seed(seed)
-        drawn = (torch.randn(tuple(shape), device=device, generator=generator) for shape in shapes)
-        return [values.to(dtype) for values in drawn]
+    def made() -> Tensors:
+        return [x.transpose(1, 2).contiguous() for x in given()]
 
-    return given
+    return made
 
 
 def forward(function: Function, inputs: Given) -> Work:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from gradoracle.model.errors import UsageError
 
+from .accuracy import EQUAL, LOGITS, accuracy
+from .cells import cell, named, reasons, tabled
 from .chips import CHIPS, Chip, chip_of
 from .content import content
 from .rows import Line, read
@@ -34,6 +36,15 @@ makes this page from [kernels.csv](../../benchmarks/results/kernels.csv), whose 
   one of their own: bf16x6 that of six bfloat16 products, tf32x3 that of three TF32 products. The semi-CRF's operations
   are those of the recursion, in float64; its floor ignores that a position waits for the one before.
 - *MB*: allocated at most, beyond the inputs, by set-up and call; of a backward its forward is the set-up.
+- *error in u*: of the tensor that is worst, the root mean square of the result's differences from float64 divided by
+  that of the truth, and after the slash the largest difference divided by the largest magnitude; with the names of the
+  two tensors. u is the unit roundoff of the row's dtype, 2^-p with p bits of significand, the hidden one counted:
+  bfloat16 2^-8, float16 2^-11, float32 2^-24. A result that is not finite has the error inf. The truth is made in
+  float64 from the same inputs: of sdpa, lse and lightning for two heads of batch member 0, by operators that store the
+  scores (of lightning, those of 256 positions at a time); of the semi-CRF whole, by the oracle's float64 recursion.
+  Logits {LOGITS}: q is multiplied by that, in sdpa and lse; there is no time for these inputs.
+- *Ahead of ours* is a peer that takes less time than one of our entries, unless another one of ours is as fast and as
+  accurate. As accurate: its error (root mean square) is at most {EQUAL:g} times the other's, for both inputs.
 - Inputs are normal random numbers. PyTorch's switches are at their defaults (column *switches*), and an entry that
   turns one on is named for it: *16-bit reduction* is `allow_fp16_bf16_reduction_math_sdp`, *TF32* is
   `matmul.allow_tf32`. *torch-semimarkov's recursion* is its documented scheme, written anew
@@ -80,6 +91,7 @@ def text(lines: Sequence[Line], plots: dict[str, str]) -> Iterator[str]:
         if len({line.kernels for line in own}) > 1 or own[0].kernels != content(family):
             yield f"**The kernels have changed since these times were taken: `{COMMAND} {family}` takes them anew.**\n"
         yield from _compared(own)
+        yield from accuracy(own, f"{COMMAND} {family} --errors")
         yield from _detailed(own)
         yield from _remembered(own)
         if family in plots:
@@ -110,44 +122,30 @@ def _runs(lines: Sequence[Line]) -> Iterator[str]:
     yield "| families | " + " | ".join(RUN) + " |"
     yield "|---" * (len(RUN) + 1) + "|"
     for facts, families in runs.items():
-        yield f"| {', '.join(families)} | " + " | ".join(_cell(fact) for fact in facts) + " |"
+        yield f"| {', '.join(families)} | " + " | ".join(cell(fact) for fact in facts) + " |"
     yield ""
 
 
 def _compared(lines: Sequence[Line]) -> Iterator[str]:
     """A table of works by entries, without those of scans alone, and why some cells are empty."""
-    tabled = _tabled(lines)
-    entries = list(dict.fromkeys(line.entry for line in tabled))
+    own = tabled(lines)
+    entries = list(dict.fromkeys(line.entry for line in own))
     yield "| work, ms | floor | " + " | ".join(entries) + " |"
     yield "|---" * (len(entries) + 2) + "|"
-    for work in dict.fromkeys(line.work for line in tabled):
-        row = {line.entry: line for line in tabled if line.work == work}
+    for work in dict.fromkeys(line.work for line in own):
+        row = {line.entry: line for line in own if line.work == work}
         first = next((line for line in row.values() if line.ours), None)
         best = min((line.best for line in row.values() if line.ours and line.best is not None), default=None)
         cells = [_time(row[who], best) if who in row else "" for who in entries]
         least = "" if first is None or first.floor_milliseconds is None else f"{first.floor_milliseconds:.3g}"
-        yield f"| {_named(next(iter(row.values())))} | {least} | " + " | ".join(cells) + " |"
+        yield f"| {named(next(iter(row.values())))} | {least} | " + " | ".join(cells) + " |"
     yield ""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for line in lines:
-        if line.missing:
-            reasons.setdefault((line.entry, line.missing), []).append(_named(line))
-    if reasons:
-        yield "Without a time:\n"
-        for (entry, reason), works in reasons.items():
-            where = works[0] if len(works) == 1 else f"{len(works)} works, the first: {works[0]}"
-            yield f"- {entry}: {_cell(reason)} ({where})"
-        yield ""
-
-
-def _named(line: Line) -> str:
-    """A work without its family and without what is said in parentheses."""
-    return " ".join((line.derivative.partition(" (")[0], line.work.partition(f"{line.derivative} ")[2]))
+    yield from reasons("Without a time", ((line, line.missing) for line in lines if line.missing))
 
 
 def _remembered(lines: Sequence[Line]) -> Iterator[str]:
     """A table of works by entries: peak memory."""
-    known = [line for line in _tabled(lines) if line.peak_bytes is not None]
+    known = [line for line in tabled(lines) if line.peak_bytes is not None]
     entries = list(dict.fromkeys(line.entry for line in known))
     if not known:
         return
@@ -156,13 +154,8 @@ def _remembered(lines: Sequence[Line]) -> Iterator[str]:
     for work in dict.fromkeys(line.work for line in known):
         row = {line.entry: line for line in known if line.work == work}
         cells = [f"{(row[who].peak_bytes or 0) / 1e6:.1f}" if who in row else "" for who in entries]
-        yield f"| {_named(next(iter(row.values())))} | " + " | ".join(cells) + " |"
+        yield f"| {named(next(iter(row.values())))} | " + " | ".join(cells) + " |"
     yield ""
-
-
-def _tabled(lines: Sequence[Line]) -> list[Line]:
-    """The rows of tables: those of works that are not of scans alone."""
-    return [line for line in lines if line.scan != "only"]
 
 
 def _time(line: Line, ours: float | None) -> str:
@@ -183,13 +176,13 @@ def _detailed(lines: Sequence[Line]) -> Iterator[str]:
     """A table of our entries: spread, rate, share of the floor."""
     yield "| work | entry | ms | quartiles | calls | as a graph | rate | of the floor | set by |"
     yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
-    for line in _tabled(lines):
+    for line in tabled(lines):
         if line.ours and line.milliseconds is not None:
             graph = "" if line.graph_milliseconds is None else f"{line.graph_milliseconds:.4g}"
             share = "" if line.floor_milliseconds is None else f"{_share(line):.0%}"
             cells = (
-                _named(line), line.entry, f"{line.milliseconds:.4g}", f"{line.lower:.4g} to {line.upper:.4g}",
-                str(line.count), graph or _cell(line.no_graph), _rate(line), share,
+                named(line), line.entry, f"{line.milliseconds:.4g}", f"{line.lower:.4g} to {line.upper:.4g}",
+                str(line.count), graph or cell(line.no_graph), _rate(line), share,
                 f"{line.floor_by}, {line.arithmetic}" if line.floor_by else "",
             )  # fmt: skip
             yield "| " + " | ".join(cells) + " |"
@@ -232,8 +225,3 @@ def _per_work(line: Line) -> float:
 
 def _of_size(rows: dict[int, Line], size: int, how: Callable[[Line], str]) -> str:
     return how(rows[size]) if size in rows else ""
-
-
-def _cell(said: str) -> str:
-    """Text that does not end a table's cell."""
-    return said.replace("|", "/").replace("<", "&lt;")

@@ -30,6 +30,9 @@ class Line:
         arithmetic: what the entry multiplies in.
         floor_milliseconds, floor_by: of the card, by "dots" or "memory".
         missing: why there is no time.
+        error_rms, error_largest, error_of: of the result on the timed inputs, of the tensor that is worst (``Error``).
+        sharp_rms, sharp_largest, sharp_of: the same where the logits are larger.
+        errors_missing: why some errors are missing; ``errors_on``: date, card and versions of the run that compared.
     """
 
     family: str
@@ -56,6 +59,14 @@ class Line:
     floor_milliseconds: float | None = None
     floor_by: str = ""
     missing: str = ""
+    error_rms: float | None = None
+    error_largest: float | None = None
+    error_of: str = ""
+    sharp_rms: float | None = None
+    sharp_largest: float | None = None
+    sharp_of: str = ""
+    errors_missing: str = ""
+    errors_on: str = ""
     kernels: str = ""
     date: str = ""
     card: str = ""
@@ -83,13 +94,23 @@ class Line:
         """Milliseconds without the host's part where that is known: of the graph, else of calls."""
         return self.milliseconds if self.graph_milliseconds is None else self.graph_milliseconds
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether its result was compared with the truth, or that was tried."""
+        return self.error_rms is not None or bool(self.errors_missing)
+
 
 COLUMNS = tuple(each.name for each in fields(Line))
 _NUMBERS = {each.name: float if "float" in str(each.type) else int for each in fields(Line) if each.type != "str"}
 
 
 def read(file: Path) -> list[Line]:
-    """The rows of a file; none if it does not exist."""
+    """The rows of a file, each place once, as it was written last; none if the file does not exist."""
+    return list({line.place: line for line in written(file)}.values())
+
+
+def written(file: Path) -> list[Line]:
+    """All that was written to a file, in that order."""
     if not file.exists():
         return []
     with file.open(encoding="utf-8", newline="") as stream:

@@ -1,6 +1,7 @@
-"""Run: compile the entries of the rows in many processes, then time them in one, a row of the CSV for each.
+"""Run: compile the entries of the rows in many processes, then time them in one, a row of the CSV for each, and
+compare their results with the truth in another, which writes these rows again.
 
-The process that times is replaced when an entry kills it, hangs or leaves the device unusable; the entry's row says so.
+The process is replaced when an entry kills it, hangs or leaves the device unusable; the entry's row says so.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,10 +22,11 @@ from gradoracle.execution import device as devices
 from gradoracle.model.errors import named
 from gradoracle.project.shipped_names import family_names
 
+from . import errors
 from .chips import chip_of, floor
 from .content import content
 from .facts import facts_of
-from .rows import Line, append, keep, read
+from .rows import Line, append, keep, read, written
 from .stopwatch import Cpu, Cuda, Measured, Stopwatch, measured
 
 Place = tuple[str, str]  # work and entry
@@ -48,7 +50,9 @@ class Asked:
         compile_seconds: after which what is not compiled is left to the process that times.
         commit: of the code, where there is no git to ask.
         scans: whether works of the scans are timed, too.
-        missing: whether entries are left alone that the file has a row of, of these kernels.
+        missing: whether entries are left alone that the file has a row of, of these kernels; with errors where these
+            are asked for.
+        errors: whether nothing is timed, and only the errors of rows that the file has are taken.
     """
 
     families: tuple[str, ...]
@@ -62,6 +66,7 @@ class Asked:
     commit: str = ""
     scans: bool = True
     missing: bool = False
+    errors: bool = False
     begun: float = field(default_factory=time.time)
 
     @property
@@ -90,43 +95,64 @@ def places(asked: Asked) -> list[Place]:
     return [place for row in rows_of(asked) for who in row.entries if (place := (row.work, who)) not in known]
 
 
+def uncompared(asked: Asked) -> list[Place]:
+    """What is compared with the truth, in order: rows of tables that have a time, of these kernels."""
+    anew = asked.errors and not asked.missing
+    known = {
+        line.place
+        for line in read(asked.file)
+        if not line.missing and line.kernels == _content(line.family) and (anew or not line.is_compared)
+    }
+    rows = (row for row in rows_of(asked) if row.truth is not None and row.scan != "only")
+    return [place for row in rows for who in row.entries if (place := (row.work, who)) in known]
+
+
 def run(asked: Asked, context: str = "spawn") -> None:
-    """Compile and time what is asked for, and write the rows.
+    """Compile, time and compare what is asked for, and write the rows.
 
     Args:
         asked: see there.
         context: how processes are started; in those that are spawned CUDA works.
     """
     devices.prepare(devices.choose(asked.device))
-    todo = places(asked)
-    keep(asked.file, set(todo))
-    kept = len(read(asked.file))
+    todo = uncompared(asked) if asked.errors else places(asked)
+    keep(asked.file, () if asked.errors else set(todo))
     if asked.workers:
-        _compile(asked, context)
+        _compile(asked, todo, context)
+    if not asked.errors:
+        _each(asked, todo, _time, context)
+        todo = uncompared(asked)
+    _each(asked, todo, _compare, context)
+    keep(asked.file, ())
+
+
+def _each(asked: Asked, todo: list[Place], how: Callable[[Asked, frozenset[Place]], None], context: str) -> None:
+    """Time or compare entries in a process of its own, and in another one from where that was lost."""
+    kept, verb = len(written(asked.file)), "timed" if how is _time else "compared"
     processes: Any = multiprocessing.get_context(context)
     barren = 0
     while asked.left > 0:
-        done = {line.place for line in read(asked.file)[kept:]}
+        done = {line.place for line in written(asked.file)[kept:]}
         waiting = [place for place in todo if place not in done]
         if not waiting:
             break
-        process = processes.Process(target=_time, args=(asked, frozenset(waiting)))
+        process = processes.Process(target=how, args=(asked, frozenset(waiting)))
         process.start()
         hung = _watched(process, asked)
         if process.exitcode in (0, UNUSABLE):
             if process.exitcode == 0:
                 break
             continue
-        done = {line.place for line in read(asked.file)[kept:]}
+        done = {line.place for line in written(asked.file)[kept:]}
         barren = 0 if done.intersection(waiting) or hung else barren + 1
         if barren == BARREN:
             raise RuntimeError(f"{BARREN} processes in a row ended before the end of their first entry")
         lost = next((place for place in waiting if place not in done), None)
         if lost is not None and asked.left > 0:
             why = f"no end after {asked.patience:g} s" if hung else f"its process ended with code {process.exitcode}"
-            append(asked.file, [_missing(asked, lost, why)])
-    timed = len(read(asked.file)) - kept
-    print(f"{timed} of {len(todo)} rows after {time.time() - asked.begun:.0f} s: {asked.file}", flush=True)
+            append(asked.file, [_missing(asked, lost, why) if how is _time else _lost(asked, lost, why)])
+    count = len(written(asked.file)) - kept
+    print(f"{verb} {count} of {len(todo)} rows after {time.time() - asked.begun:.0f} s: {asked.file}", flush=True)
 
 
 def _watched(process: Any, asked: Asked) -> bool:
@@ -161,6 +187,27 @@ def _time(asked: Asked, waiting: frozenset[Place]) -> None:
             print(said(line), flush=True)
             watch.release()
             if (line.missing or line.no_graph) and not _usable(asked.device):
+                sys.stdout.flush()
+                os._exit(UNUSABLE)
+
+
+def _compare(asked: Asked, waiting: frozenset[Place]) -> None:
+    """In a process of its own: compare results with the truth, one after the other."""
+    devices.prepare(asked.device)
+    watch: Stopwatch = Cuda() if asked.device == "cuda" else Cpu()
+    facts = facts_of(asked.device, asked.commit)
+    known = {line.place: line for line in read(asked.file)}
+    for row in rows_of(asked):
+        truths: errors.Truths = {}
+        for who in row.entries:
+            if (row.work, who) not in waiting:
+                continue
+            if asked.left <= 0:
+                return
+            line = errors.compared(row, who, known[row.work, who], truths, watch, facts)
+            append(asked.file, [line])
+            print(errors.said(line), flush=True)
+            if line.errors_missing and not _usable(asked.device):
                 sys.stdout.flush()
                 os._exit(UNUSABLE)
 
@@ -236,6 +283,13 @@ def _missing(asked: Asked, place: Place, why: str) -> Line:
     return replace(described(row, place[1], facts_of(asked.device, asked.commit)), missing=why)
 
 
+def _lost(asked: Asked, place: Place, why: str) -> Line:
+    """The row of an entry that had a time, and did not come to the end of its errors."""
+    line = next(line for line in read(asked.file) if line.place == place)
+    print(f"{place[0]} | {place[1]}: {why}", flush=True)
+    return errors.lined(line, {}, why, facts_of(asked.device, asked.commit))
+
+
 def _usable(device: str) -> bool:
     """Whether a device still works after an entry failed: a kernel's illegal access is the end of its process."""
     if device != "cuda":
@@ -249,17 +303,17 @@ def _usable(device: str) -> bool:
         return False
 
 
-def _compile(asked: Asked, context: str) -> None:
+def _compile(asked: Asked, todo: list[Place], context: str) -> None:
     """Call each entry that compiles once, in many processes at a time, ours first.
 
     What fails or is not reached fails, or compiles, where it is timed.
     """
-    begun, todo = time.time(), frozenset(places(asked))
+    begun, waiting = time.time(), frozenset(todo)
     found = [
         (who in row.ours, row.work, who)
         for row in rows_of(asked)
         for who in row.entries
-        if who not in row.ready and (row.work, who) in todo
+        if who not in row.ready and (row.work, who) in waiting
     ]
     tasks = [(asked, work, who) for _, work, who in sorted(found, key=lambda each: not each[0])]
     limit = min(asked.compile_seconds, asked.left)

@@ -147,7 +147,7 @@ def test_what_compiles_is_called_once_in_processes_before(asked: Make, tmp_path:
         return lambda: partial((tmp_path / name).touch)
 
     given = asked(row(ours=touches("ours"), unlike=touches("unlike"), bad=fails), workers=2)
-    run._compile(given, "fork")
+    run._compile(given, run.places(given), "fork")
     assert (tmp_path / "ours").exists() and not (tmp_path / "unlike").exists()
 
 
