@@ -20,6 +20,7 @@ OURS, EAGER, COMPILED = "gradoracle", "torch eager, quadratic", "torch.compile, 
 FLA, FUSED = "fla chunk", "fla fused_chunk"
 TOKENS = 65_536  # B N of a scan
 CHUNK = 256  # positions of the truth whose scores are stored at a time
+BEYOND = 8192.0  # times q: scores and states go beyond float16, which ends at 65504, where o does not
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -106,6 +107,7 @@ def timed(
             10,
         ),
     ):
+        beyond = dtype == torch.float16 and derivative == "forward"
         entries: dict[str, works.Factory] = {OURS: partial(how, kernels.lightning)}
         if derivative in layout:
             entries[FLA] = partial(layout[derivative], _chunk)
@@ -125,5 +127,7 @@ def timed(
                 truth.names(derivative, "o", "qkv"),
                 truth.exact(how, _chunked),
                 parts=dict.fromkeys((FLA, FUSED), truth.first_heads_of_columns),
+                stress=f"q x {BEYOND:.0f}, v / {BEYOND:.0f}" if beyond else "",
+                stressed=partial(inputs.scaled, BEYOND, 1.0, 1 / BEYOND),
             ),
         )

@@ -112,5 +112,10 @@ def timed(
             arithmetic={SPLIT: works.ON_TENSOR_CORES},
             ready=(EAGER,),
             ours=tuple(ours),
-            truth=truth.Truth(truth.names(derivative, "L", "qk"), truth.exact(how, _eager), sharpened=inputs.sharpened),
+            truth=truth.Truth(
+                truth.names(derivative, "L", "qk"),
+                truth.exact(how, _eager),
+                stress="q x 8",
+                stressed=partial(inputs.scaled, 8.0),
+            ),
         )

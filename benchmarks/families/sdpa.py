@@ -180,7 +180,7 @@ def second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str
 def _truth(derivative: str, how: partial[Work], inputs: works.Normal) -> truth.Truth:
     """The operators that store every score, in float64."""
     names = truth.names(derivative, "o", "qkv")
-    return truth.Truth(names, truth.exact(how, eager), sharpened=inputs.sharpened)
+    return truth.Truth(names, truth.exact(how, eager), stress="q x 8", stressed=partial(inputs.scaled, 8.0))
 
 
 def _row(

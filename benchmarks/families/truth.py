@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,15 +37,16 @@ class Truth:
         tensors: set up and call give these tensors in float64, of the part of the inputs.
         part: cuts it out of a tensor of a result.
         parts: name -> the same of an entry whose results are laid out otherwise.
-        sharpened: multiplies the inputs' first tensor by a factor while it is entered, for the truth and the entries;
-            None where there is no such stress.
+        stress: what the inputs that are not timed are, such as "q x 8"; "" where there are none.
+        stressed: makes the inputs those, for the truth and the entries, while it is entered.
     """
 
     names: tuple[str, ...]
     tensors: Callable[[], Callable[[], Any]]
     part: Part = first_heads
     parts: Mapping[str, Part] = field(default_factory=dict)
-    sharpened: Callable[[float], AbstractContextManager[None]] | None = None
+    stress: str = ""
+    stressed: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def exact(self) -> list[Tensor]:
         """The float64 tensors."""

@@ -99,7 +99,7 @@ class Normal:
 
     def __init__(self, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: str, seed: int = 0) -> None:
         self.shapes, self.dtype, self.device, self.seed = shapes, dtype, device, seed
-        self.factor = 1.0
+        self.factors = (1.0,) * len(shapes)
         self.drawn: Tensors = []
 
     def __call__(self) -> Tensors:
@@ -107,27 +107,27 @@ class Normal:
             generator = torch.Generator(self.device).manual_seed(self.seed)
             drawn = (torch.randn(tuple(shape), device=self.device, generator=generator) for shape in self.shapes)
             self.drawn = [values.to(self.dtype) for values in drawn]
-        first, *others = self.drawn
-        return [first if self.factor == 1 else first * self.factor, *others]
+        return [x if factor == 1 else x * factor for x, factor in zip(self.drawn, self.factors, strict=True)]
 
     @contextmanager
-    def sharpened(self, factor: float) -> Iterator[None]:
-        """The first tensor is that times its values, in calls meanwhile."""
-        self.factor = factor
+    def scaled(self, *factors: float) -> Iterator[None]:
+        """Tensors are that times their values, in calls meanwhile; those without a factor as they are."""
+        before = self.factors
+        self.factors = (*factors, *before[len(factors) :])
         try:
             yield
         finally:
-            self.factor = 1.0
+            self.factors = before
 
 
-def columns(given: Given) -> Given:
-    """The same tensors [B, H, N, .] laid out as [B, N, H, .]."""
+def columns(given: Normal) -> Given:
+    """The same tensors [B, H, N, .] laid out as [B, N, H, .], once for all calls."""
 
     @cache
-    def made() -> Tensors:
+    def made(_: tuple[float, ...]) -> Tensors:
         return [x.transpose(1, 2).contiguous() for x in given()]
 
-    return made
+    return lambda: made(given.factors)
 
 
 def forward(function: Function, inputs: Given) -> Work:

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .cells import named, reasons, tabled
-from .errors import SHARP
 from .rows import Line
 
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 """The unit roundoff u of a dtype: 2^-p with p bits of significand, the hidden one counted."""
 EQUAL = 1.1  # times our error: at most this is equal accuracy
 EQUALLY, LESS, UNKNOWN = "at equal or better accuracy", "less accurate", "accuracy not known"
-LOGITS = f"x{SHARP:g}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def ahead(work: Sequence[Line]) -> Iterator[Ahead]:
 def is_as_accurate(one: Line, other: Line) -> bool | None:
     """Whether one's errors (rms) are at most ``EQUAL`` times the other's on both inputs; None: one is not known.
 
-    Where neither has an error on larger logits, that on the timed inputs decides.
+    Where neither has an error of a stress, that on the timed inputs decides.
     """
     if one.error_rms is None or other.error_rms is None or (one.sharp_rms is None) != (other.sharp_rms is None):
         return None
@@ -77,16 +75,18 @@ def accuracy(lines: Sequence[Line], command: str) -> Iterator[str]:
 def _table(compared: Sequence[Line]) -> Iterator[str]:
     """Works by entries, a line for each of the inputs."""
     entries = list(dict.fromkeys(line.entry for line in compared))
-    yield "| work, error in u | logits | " + " | ".join(entries) + " |"
+    yield "| work, error in u | inputs | " + " | ".join(entries) + " |"
     yield "|---" * (len(entries) + 2) + "|"
     for work in _works(compared):
         row = {line.entry: line for line in work}
         yield (
-            f"| {named(work[0])} | x1 | " + " | ".join(_cell(row[who]) if who in row else "" for who in entries) + " |"
+            f"| {named(work[0])} | timed | "
+            + " | ".join(_cell(row[who]) if who in row else "" for who in entries)
+            + " |"
         )
         if any(line.sharp_rms is not None for line in work):
             sharp = (_sharp(row[who]) if who in row else "" for who in entries)
-            yield f"| {named(work[0])} | {LOGITS} | " + " | ".join(sharp) + " |"
+            yield f"| {named(work[0])} | {work[0].sharp} | " + " | ".join(sharp) + " |"
     yield ""
 
 
@@ -104,7 +104,10 @@ def _time(line: Line) -> float:
 def _listed(each: Ahead) -> str:
     peer, ours = each.peer, each.ours
     said = f"- {named(peer)}: {peer.entry} {peer.best:.4g} ms, {ours.entry} {ours.best:.4g} ms"
-    for label, one, other in (("", peer.error_rms, ours.error_rms), (f" at {LOGITS}", peer.sharp_rms, ours.sharp_rms)):
+    for label, one, other in (
+        ("", peer.error_rms, ours.error_rms),
+        (f" at {peer.sharp}", peer.sharp_rms, ours.sharp_rms),
+    ):
         if one is not None and other is not None:
             said += f"; error{label} {_number(one, peer)} u, {_number(other, ours)} u"
     return said

@@ -1,4 +1,4 @@
-"""Errors: how far the result of an entry is from the truth of its row, for the timed inputs and for larger logits."""
+"""Errors: how far the result of an entry is from the truth of its row, for the timed inputs and for its stress."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gradoracle.model.errors import named
 from .rows import Line
 from .stopwatch import Stopwatch
 
-TIMED, SHARP = 1.0, 8.0  # by which the first input is multiplied
+TIMED, STRESS = "timed", "stress"  # inputs
 FACTS = ("date", "card", "torch", "triton", "commit")
-Truths = dict[float, Sequence[Any]]  # factor -> float64 tensors of a row, made once for all its entries
+Truths = dict[str, Sequence[Any]]  # inputs -> float64 tensors of a row, made once for all its entries
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def worst(names: Sequence[str], found: Sequence[Any], truth: Sequence[Any]) -> E
     return Error(each[by_rms][0], each[by_largest][1], ", ".join(dict.fromkeys((by_rms, by_largest))))
 
 
-def errors(row: Any, who: str, factor: float, truths: Truths, watch: Stopwatch) -> Error:
+def errors(row: Any, who: str, inputs: str, truths: Truths, watch: Stopwatch) -> Error:
     """Of one call of an entry.
 
     Args:
         row: a ``KernelRow`` with a truth.
         who: the entry.
-        factor: of the first input.
+        inputs: TIMED or STRESS.
         truths: what was made for other entries of the row, to which its truth is added.
         watch: gives back memory.
 
@@ -80,35 +80,35 @@ def errors(row: Any, who: str, factor: float, truths: Truths, watch: Stopwatch) 
         Exception: whatever the entry or the truth raises.
     """
     truth = row.truth
-    with nullcontext() if factor == TIMED else truth.sharpened(factor):
-        if factor not in truths:
-            truths[factor] = truth.exact()
+    with truth.stressed() if inputs == STRESS else nullcontext():
+        if inputs not in truths:
+            truths[inputs] = truth.exact()
             watch.release()
         parts = truth.of(who, row.entries[who]()())
     watch.release()  # what was not cut out
-    return worst(truth.names, parts, truths[factor])
+    return worst(truth.names, parts, truths[inputs])
 
 
 def compared(row: Any, who: str, line: Line, truths: Truths, watch: Stopwatch, facts: Mapping[str, Any]) -> Line:
     """A row of the CSV with the errors of its entry; where some are missing it says why."""
-    found: dict[float, Error] = {}
+    found: dict[str, Error] = {}
     missing = []
-    for factor in (TIMED, SHARP) if row.truth.sharpened else (TIMED,):
+    for inputs in (TIMED, STRESS) if row.truth.stress else (TIMED,):
         try:
-            found[factor] = errors(row, who, factor, truths, watch)
+            found[inputs] = errors(row, who, inputs, truths, watch)
         except Exception as failure:
             why = named(failure)
             if why not in missing:  # said of the timed inputs already
-                missing.append(why if factor == TIMED else f"{why} (larger logits)")
+                missing.append(why if inputs == TIMED else f"{why} ({row.truth.stress})")
         watch.release()  # what an entry that failed has left, too
-    return lined(line, found, "; ".join(missing), facts)
+    return lined(replace(line, sharp=row.truth.stress), found, "; ".join(missing), facts)
 
 
-def lined(line: Line, found: Mapping[float, Error], missing: str, facts: Mapping[str, Any]) -> Line:
-    """A row of the CSV with errors by factor, in place of those that it had."""
+def lined(line: Line, found: Mapping[str, Error], missing: str, facts: Mapping[str, Any]) -> Line:
+    """A row of the CSV with errors by inputs, in place of those that it had."""
     (rms, largest, of), (sharp_rms, sharp_largest, sharp_of) = (
         (None, None, "") if each is None else (each.rms, each.largest, each.of)
-        for each in (found.get(TIMED), found.get(SHARP))
+        for each in (found.get(TIMED), found.get(STRESS))
     )
     return replace(
         line,
@@ -129,7 +129,7 @@ def said(line: Line) -> str:
     if line.error_rms is not None:
         words.append(f"{line.error_rms:.3g} / {line.error_largest:.3g} ({line.error_of})")
     if line.sharp_rms is not None:
-        words.append(f"larger logits {line.sharp_rms:.3g} / {line.sharp_largest:.3g} ({line.sharp_of})")
+        words.append(f"{line.sharp} {line.sharp_rms:.3g} / {line.sharp_largest:.3g} ({line.sharp_of})")
     return f"{line.work} | {line.entry}: {'; '.join(words)}" + (line.errors_missing and f" {line.errors_missing[:120]}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradoracle.model.errors import UsageError
 
-from .accuracy import EQUAL, LOGITS, accuracy
+from .accuracy import EQUAL, accuracy
 from .cells import cell, named, reasons, tabled
 from .chips import CHIPS, Chip, chip_of
 from .content import content
@@ -42,7 +42,8 @@ makes this page from [kernels.csv](../../benchmarks/results/kernels.csv), whose 
   bfloat16 2^-8, float16 2^-11, float32 2^-24. A result that is not finite has the error inf. The truth is made in
   float64 from the same inputs: of sdpa, lse and lightning for two heads of batch member 0, by operators that store the
   scores (of lightning, those of 256 positions at a time); of the semi-CRF whole, by the oracle's float64 recursion.
-  Logits {LOGITS}: q is multiplied by that, in sdpa and lse; there is no time for these inputs.
+  Besides the timed inputs there are others of sdpa and lse, whose logits are larger, and of lightning's forward in
+  float16, whose scores and states go beyond 65504 and whose o does not.
 - *Ahead of ours* is a peer that takes less time than one of our entries, unless another one of ours is as fast and as
   accurate. As accurate: its error (root mean square) is at most {EQUAL:g} times the other's, for both inputs.
 - Inputs are normal random numbers. PyTorch's switches are at their defaults (column *switches*), and an entry that

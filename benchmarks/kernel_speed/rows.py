@@ -31,7 +31,7 @@ class Line:
         floor_milliseconds, floor_by: of the card, by "dots" or "memory".
         missing: why there is no time.
         error_rms, error_largest, error_of: of the result on the timed inputs, of the tensor that is worst (``Error``).
-        sharp_rms, sharp_largest, sharp_of: the same where the logits are larger.
+        sharp: inputs that are not timed, by what they differ; sharp_rms, sharp_largest, sharp_of: the errors there.
         errors_missing: why some errors are missing; ``errors_on``: date, card and versions of the run that compared.
     """
 
@@ -62,6 +62,7 @@ class Line:
     error_rms: float | None = None
     error_largest: float | None = None
     error_of: str = ""
+    sharp: str = ""
     sharp_rms: float | None = None
     sharp_largest: float | None = None
     sharp_of: str = ""

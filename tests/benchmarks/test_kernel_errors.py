@@ -60,7 +60,7 @@ def row(**functions: Callable[[Tensor], Any]) -> Any:
     return works.row(
         "toy", "forward", torch.float32, {"B": 2, "H": 3, "N": 5},
         {who: partial(how, f) for who, f in functions.items()}, operations=4e9, moved=1e6,
-        truth=truth.Truth(("o",), truth.exact(how, softmax), sharpened=inputs.sharpened),
+        truth=truth.Truth(("o",), truth.exact(how, softmax), stress="x by 8", stressed=partial(inputs.scaled, 8.0)),
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_a_run_writes_the_errors_of_right_and_wrong_entries_beside_their_times(a
     lines = by_entry(given.file)
     for each in lines.values():
         assert each.milliseconds is not None and each.is_compared and "commit abc" in each.errors_on
-        assert each.error_of == each.sharp_of == "o"
+        assert each.error_of == each.sharp_of == "o" and each.sharp == "x by 8"
     numbers = {who: (each.error_rms, each.error_largest, each.sharp_rms) for who, each in lines.items()}
     assert all(0 < (error or 0) < 4 * UNIT["float32"] for error in numbers["right"])
     assert all(0.1 * UNIT["bfloat16"] < (error or 0) < UNIT["bfloat16"] for error in numbers["rounded"])
@@ -102,7 +102,7 @@ def test_an_entry_that_dies_or_fails_at_larger_logits_keeps_its_time_and_says_wh
     lines = by_entry(given.file)
     assert {who: line.errors_missing for who, line in lines.items() if line.errors_missing} == {
         "dies": "its process ended with code 3",
-        "fails": "OverflowError: too large (larger logits)",
+        "fails": "OverflowError: too large (x by 8)",
         "few": "ValueError: 0 tensors; expected o",
     }
     assert all(line.milliseconds is not None for line in lines.values())
@@ -160,8 +160,8 @@ def small() -> list[Any]:
 def test_our_entries_are_within_rounding_of_the_truth_and_one_that_is_off_is_not(each: Any) -> None:
     truths: errors.Truths = {}
     for who in each.ours:
-        for factor in (errors.TIMED, errors.SHARP) if each.truth.sharpened else (errors.TIMED,):
-            found = errors.errors(each, who, factor, truths, stopwatch.Cpu())
+        for inputs in (errors.TIMED, errors.STRESS) if each.truth.stress else (errors.TIMED,):
+            found = errors.errors(each, who, inputs, truths, stopwatch.Cpu())
             assert 0 <= found.rms < 64 * UNIT["float32"] and found.largest < 64 * UNIT["float32"]
             assert set(found.of.split(", ")) <= set(each.truth.names)
     result = each.entries[each.ours[0]]()()
@@ -170,8 +170,8 @@ def test_our_entries_are_within_rounding_of_the_truth_and_one_that_is_off_is_not
         off = [x * 1.01 if place == wrong else x for place, x in enumerate(parts)]
         found = errors.worst(each.truth.names, off, truths[errors.TIMED])
         assert found.of == name and found.rms == pytest.approx(0.01, rel=0.1)
-    if errors.SHARP in truths:  # other inputs, and the timed ones afterwards as they were
-        assert not torch.equal(truths[errors.SHARP][0], truths[errors.TIMED][0])
+    if errors.STRESS in truths:  # other inputs, and the timed ones afterwards as they were
+        assert not torch.equal(truths[errors.STRESS][0], truths[errors.TIMED][0])
         assert torch.equal(each.truth.exact()[0], truths[errors.TIMED][0])
 
 
@@ -216,7 +216,7 @@ def timed(entry: str, milliseconds: float | None, rms: float | None, sharp: floa
     line = Line(
         "toy", "toy backward float32 N512", "backward", "float32", "N=512", entry,
         "yes" if entry.startswith("ours") else "", milliseconds=milliseconds, lower=milliseconds, upper=milliseconds,
-        error_rms=rms and rms * u, error_largest=rms and 3 * rms * u, error_of="dq, dk",
+        error_rms=rms and rms * u, error_largest=rms and 3 * rms * u, error_of="dq, dk", sharp="q x 8",
         sharp_rms=sharp and sharp * u, sharp_largest=sharp and 5 * sharp * u,
         sharp_of="dk", errors_on="date 2026-01-02; card NVIDIA H200",
     )  # fmt: skip
@@ -263,9 +263,9 @@ def test_the_page_has_errors_in_units_and_who_is_ahead(tmp_path: Path) -> None:
                   timed("c", 3.0, None, None, errors_missing="OutOfMemoryError: no | memory")])  # fmt: skip
     write(file, page)
     text = page.read_text()
-    assert "| work, error in u | logits | ours | a | b |" in text
-    assert "| backward float32 N512 | x1 | **1 / 3** dq, dk | 1 / 3 dq, dk | 4096 / 12288 dq, dk |" in text
-    assert "| backward float32 N512 | x8 | **2 / 10** dk | 1.5 / 7.5 dk | 2 / 10 dk |" in text
+    assert "| work, error in u | inputs | ours | a | b |" in text
+    assert "| backward float32 N512 | timed | **1 / 3** dq, dk | 1 / 3 dq, dk | 4096 / 12288 dq, dk |" in text
+    assert "| backward float32 N512 | q x 8 | **2 / 10** dk | 1.5 / 7.5 dk | 2 / 10 dk |" in text
     assert "Compared on: date 2026-01-02; card NVIDIA H200." in text
     assert "- c: OutOfMemoryError: no / memory (backward float32 N512)" in text
     assert f"Ahead of ours, {EQUALLY}:\n\n- backward float32 N512: a 0.5 ms, ours 1 ms; error 1 u, 1 u" in text
@@ -279,3 +279,23 @@ def test_the_page_has_errors_in_units_and_who_is_ahead(tmp_path: Path) -> None:
     append(file, [timed("ours", 1.0, None)])
     write(file, page)
     assert "Results are not compared with float64 yet; `python benchmarks/kernels.py toy --errors`" in page.read_text()
+
+
+def test_a_stress_scales_each_input_and_columns_follow_it() -> None:
+    given = works.Normal([(1, 2, 3, 4)] * 3, torch.float16, "cpu")
+    turned = works.columns(given)
+    before = [x.clone() for x in turned()]
+    with given.scaled(8.0, 1.0, 0.125):
+        assert [torch.equal(x, y * f) for x, y, f in zip(turned(), before, (8, 1, 0.125), strict=True)] == [True] * 3
+    assert turned()[0] is turned()[0] and all(map(torch.equal, turned(), before))
+
+
+def test_scores_of_lightning_go_beyond_float16_under_its_stress_and_o_does_not() -> None:
+    forward, backward, *_ = lightning.timed(torch.float16, 1, 2, 512, 64, "cpu")
+    assert forward.truth.stress and not backward.truth.stress
+    with forward.truth.stressed():
+        exact = forward.truth.exact()[0]
+        naive = forward.entries[lightning.EAGER]()()
+    assert exact.abs().max() < 65504 and not torch.isfinite(naive).all()
+    found = errors.errors(forward, lightning.OURS, errors.STRESS, {}, stopwatch.Cpu())
+    assert found.rms < 2 * UNIT["float16"]
