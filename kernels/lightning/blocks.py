@@ -20,9 +20,9 @@ SPLIT_PROGRAMS = 512
 """The same of dots of split float32, whose programs wait for each other less than for memory; and from how many on a
 sequence is left whole."""
 
-LEAST_SPLIT_COLUMNS = 64
-"""Columns of a program of split float32 at least: of 32, with a chunk of 64, results are wrong on sm_90 where Triton
-3.6's ptxas optimises, and right where it does not (benchmarks/results/h100/lightning_split_tiles.txt)."""
+SPLIT_WARPS = 2
+"""Warps of a program of split float32 at most: so few take mma.sync. Four take wgmma, of which ptxas 12.8, that of
+Triton 3.6 and 3.7, makes wrong code in some of these passes; 12.9 and 13.0 do not (results/h100/wgmma_of_ptxas.txt)."""
 
 LARGEST_PIECES = 64
 """In how many pieces a sequence is cut at most; a program adds up the states of the pieces before its own."""
@@ -58,7 +58,7 @@ BLOCKS: dict[str, Blocks] = {
 AUTOMATIC: dict[str, Blocks] = {
     "16 bit": BLOCKS["square"],
     "ieee": BLOCKS["narrow"]._replace(piece=0),
-    "split": Blocks(64, 32, value=LEAST_SPLIT_COLUMNS),
+    "split": Blocks(32, 16, value=32, num_warps=SPLIT_WARPS),
 }
 """By kind of dots what a GPU has where nothing is forced; IEEE float32 takes no tensor cores, larger tiles spill."""
 
@@ -155,9 +155,9 @@ def in_one_stage(blocks: Blocks, part: str) -> Blocks:
     return blocks._replace(num_stages=1) if part in ("tangent sums", "tangent", "hessian") else blocks
 
 
-def wide_enough(blocks: Blocks, dots: str) -> Blocks:
-    """Return blocks that are forced with as many columns of v as a program needs on a GPU: no result depends on it."""
-    return blocks._replace(value=max(blocks.value, LEAST_SPLIT_COLUMNS)) if dots == "split" else blocks
+def few_enough_warps(blocks: Blocks, dots: str) -> Blocks:
+    """Return blocks that are forced with no more warps than their kind of dots may have."""
+    return blocks._replace(num_warps=min(blocks.num_warps, SPLIT_WARPS)) if dots == "split" else blocks
 
 
 def piece_rows(blocks: Blocks, dots: str, rows: int, programs: int) -> int:

@@ -10,7 +10,7 @@ import triton
 
 from ..blocks import capability_of, dots_of, interpreted
 from ..launching import launching, may_fuse
-from .blocks import BLOCKS, Blocks, in_one_stage, of_part, padded, programs_of_head, value_columns, wide_enough
+from .blocks import BLOCKS, Blocks, few_enough_warps, in_one_stage, of_part, padded, programs_of_head, value_columns
 from .guardrails import Problem
 
 STATES = (
@@ -120,7 +120,7 @@ def _blocks(problem: Problem, part: str, features: int, columns: int) -> Blocks:
     if interpreted():
         return in_one_stage(problem.blocks, part)
     if problem.forced:
-        return in_one_stage(wide_enough(problem.blocks, dots), part)
+        return in_one_stage(few_enough_warps(problem.blocks, dots), part)
     capability = capability_of(problem.device)
     of_head = programs_of_head(problem.blocks, columns, features)
     programs = problem.batch * problem.heads * problem.pieces * of_head

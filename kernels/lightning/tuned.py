@@ -51,35 +51,35 @@ TUNED: dict[tuple[str, int, bool], tuple[Tiles, ...]] = {
         Tiles(32, 64, 4, 2),  # hessian
     ),
     ("split", 64, False): (
-        Tiles(64, 64, 4, 1),  # sums
-        Tiles(64, 64, 4, 1),  # scan
-        Tiles(64, 64, 4, 1),  # gradients
-        Tiles(64, 64, 4, 1),  # tangent sums
-        Tiles(64, 64, 4, 1),  # tangent
-        Tiles(32, 64, 4, 1),  # hessian
+        Tiles(32, 16, 2, 1),  # sums
+        Tiles(32, 16, 2, 1),  # scan
+        Tiles(16, 32, 2, 2),  # gradients
+        Tiles(32, 16, 2, 1),  # tangent sums
+        Tiles(16, 16, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
     ),
     ("split", 64, True): (
-        Tiles(64, 64, 4, 1),  # sums
-        Tiles(64, 64, 4, 1),  # scan
-        Tiles(64, 64, 4, 1),  # gradients
-        Tiles(64, 64, 4, 1),  # tangent sums
-        Tiles(32, 64, 4, 1),  # tangent
-        Tiles(32, 64, 4, 1),  # hessian
+        Tiles(32, 32, 2, 1),  # sums
+        Tiles(16, 32, 2, 2),  # scan
+        Tiles(16, 32, 2, 2),  # gradients
+        Tiles(32, 32, 2, 1),  # tangent sums
+        Tiles(16, 32, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
     ),
     ("split", 128, False): (
-        Tiles(64, 64, 8, 1),  # sums
-        Tiles(32, 64, 8, 1),  # scan
-        Tiles(32, 64, 4, 1),  # gradients
-        Tiles(64, 64, 8, 1),  # tangent sums
-        Tiles(16, 64, 4, 1),  # tangent
-        Tiles(32, 64, 4, 1),  # hessian
+        Tiles(32, 16, 2, 1),  # sums
+        Tiles(16, 16, 2, 1),  # scan
+        Tiles(16, 16, 2, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # tangent sums
+        Tiles(16, 16, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
     ),
     ("split", 128, True): (
-        Tiles(64, 64, 8, 1),  # sums
-        Tiles(32, 64, 4, 1),  # scan
-        Tiles(32, 64, 4, 1),  # gradients
-        Tiles(64, 64, 8, 1),  # tangent sums
-        Tiles(32, 64, 4, 1),  # tangent
-        Tiles(32, 64, 4, 1),  # hessian
+        Tiles(32, 16, 2, 1),  # sums
+        Tiles(16, 32, 2, 1),  # scan
+        Tiles(16, 16, 2, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # tangent sums
+        Tiles(16, 16, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
     ),
 }

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gradoracle.kernels import lightning as kernels
 from gradoracle.kernels.lightning import scan
-from gradoracle.kernels.lightning.blocks import AUTOMATIC, of_part, piece_rows, programs_of_head, wide_enough
+from gradoracle.kernels.lightning.blocks import AUTOMATIC, few_enough_warps, of_part, piece_rows, programs_of_head
 from gradoracle.kernels.lightning.guardrails import check
 from gradoracle.kernels.lightning.tuned import PARTS, TUNED
 from gradoracle.properties.lightning import FAMILY, KERNELS
@@ -138,7 +138,7 @@ def test_tiles_of_a_pass_keep_the_chunk_and_are_for_sm_9x_alone() -> None:
         (4, 131072, 64, 64, "16 bit", 32),
         (4, 131072, 64, 64, "ieee", 32),
         (64, 8192, 64, 64, "split", 4),
-        (64, 8192, 128, 128, "split", 4),
+        (64, 8192, 128, 128, "split", 2),
         (256, 8192, 64, 64, "split", 1),
         (4, 131072, 64, 64, "split", 64),
     ],
@@ -149,12 +149,13 @@ def test_pieces_are_of_sizes_alone(heads: int, N: int, D: int, Dv: int, dots: st
     assert -(-N // length) == pieces and length % blocks.chunk == 0
 
 
-def test_a_program_of_split_float32_has_64_columns_whatever_is_forced() -> None:
-    for blocks in kernels.BLOCKS.values():
-        assert wide_enough(blocks, "split") == blocks._replace(value=64)
-        assert wide_enough(blocks, "ieee") == wide_enough(blocks, "16 bit") == blocks
+def test_a_program_of_split_float32_has_two_warps_whatever_is_forced() -> None:
+    for blocks in (*kernels.BLOCKS.values(), kernels.Blocks(64, 32, num_warps=8)):
+        assert few_enough_warps(blocks, "split") == blocks._replace(num_warps=2)
+        assert few_enough_warps(blocks, "ieee") == few_enough_warps(blocks, "16 bit") == blocks
     split = [row for (dots, *_), row in TUNED.items() if dots == "split"]
-    assert len(split) == 4 and all(tiles.value >= 64 for row in split for tiles in row)
+    assert len(split) == 4 and all(tiles.num_warps <= 2 for row in split for tiles in row)
+    assert AUTOMATIC["split"].num_warps == 2
 
 
 def test_two_runs_give_the_same_bits() -> None:
