@@ -113,7 +113,7 @@ def _definition(fn: Any) -> ast.FunctionDef | None:
     return None
 
 
-@functools.lru_cache(maxsize=256)  # a kernel calls several functions of one file, and most of them more than once
+@functools.lru_cache(maxsize=64)  # a kernel calls several functions of one file, and most of them more than once
 def _functions(source: str) -> tuple[ast.FunctionDef, ...]:
     """The definitions of functions in a source; none where it cannot be parsed."""
     try:
