@@ -105,14 +105,19 @@ def _names(node: ast.AST) -> set[str]:
 def _definition(fn: Any) -> ast.FunctionDef | None:
     """The definition of a function in its file: Triton's interpreter compiles kernels anew, with the lines they had."""
     code = fn.__code__
-    lines = linecache.getlines(code.co_filename)
-    try:
-        module = ast.parse("".join(lines))
-    except SyntaxError:
-        return None
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+    for node in _functions("".join(linecache.getlines(code.co_filename))):
+        if node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first <= code.co_firstlineno <= (node.end_lineno or first):
                 return node
     return None
+
+
+@functools.lru_cache(maxsize=64)  # a kernel calls several functions of one file, and most of them more than once
+def _functions(source: str) -> tuple[ast.FunctionDef, ...]:
+    """The definitions of functions in a source; none where it cannot be parsed."""
+    try:
+        module = ast.parse(source)
+    except SyntaxError:
+        return ()
+    return tuple(node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))

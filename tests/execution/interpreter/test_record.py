@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import sys
 from pathlib import Path
 
@@ -241,6 +243,26 @@ def test_what_may_be_stored_is_read_off_the_source():
     assert {"Y"} == written_parameters(kernels.summed.fn) & {"X", "Y"}  # through `put`, and by atomics
     assert {"X", "Y", "Z"} == written_parameters(kernels.neighbours.fn) & {"X", "Y", "Z"}
     assert written_parameters(eval("lambda x: x")) is None  # no source: all may be
+
+
+def test_a_file_is_parsed_once_for_all_functions_that_its_kernels_call(monkeypatch, tmp_path):
+    file = tmp_path / "several.py"
+    file.write_text(
+        "class tl:\n    store = print\n"
+        "def put(X, Y):\n    tl.store(Y, X)\n"
+        "def twice(X, Y):\n    put(X, Y)\n    put(X, Y)\n"
+        "def other(X, Y):\n    twice(Y, X)\n"
+    )
+    names: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    parsed, parse = [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda source: parsed.append(source) or parse(source))
+    assert written_parameters(names["twice"]) == {"Y"} and written_parameters(names["other"]) == {"X"}
+    assert parsed == [file.read_text()]
+    file.write_text("def put(X, Y):\n    tl.store(X, Y)\n")  # another source is another file
+    linecache.checkcache(str(file))
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    assert written_parameters(names["put"]) == {"X"} and len(parsed) == 2
 
 
 def test_a_tensor_without_elements_has_nothing_to_be_read():
