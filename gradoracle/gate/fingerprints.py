@@ -108,9 +108,8 @@ class _Reader:
             yield f"module {value.__name__}"
         elif isinstance(value, torch.Tensor):
             yield f"tensor {value.dtype} {tuple(value.shape)}"
-            yield hashlib.sha256(
-                value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            ).hexdigest()
+            dense = value.detach().cpu().clone(memory_format=torch.contiguous_format)  # its last stride is 1
+            yield hashlib.sha256(dense.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
         elif callable(getattr(value, "__wrapped__", None)) and not isinstance(value, type):
             yield f"{type(value).__qualname__} around"
             yield from self._words(value.__wrapped__)

@@ -80,7 +80,7 @@ def _key(question: tuple[Any, ...], sample: Sample) -> str:
     digest = hashlib.sha256(repr((question, sorted(sample.options.items()))).encode())
     for group in (sample.inputs, sample.cotangents, sample.tangents):
         for name, tensor in group.items():
-            dense = narrowed(tensor.detach()).contiguous()
+            dense = narrowed(tensor.detach()).clone(memory_format=torch.contiguous_format)  # its last stride is 1
             digest.update(f"{name} {tensor.dtype} {dense.dtype} {tuple(dense.shape)} ".encode())
             digest.update(dense.view(-1).view(torch.uint8).numpy().data if dense.numel() else b"")
         digest.update(b";")

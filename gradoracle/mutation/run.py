@@ -24,7 +24,7 @@ from gradoracle.execution.executor import Result, StartupError
 from gradoracle.execution.local_pool import LocalPool
 from gradoracle.model.errors import UsageError
 from gradoracle.model.job import Job
-from gradoracle.model.verdict import FAILING
+from gradoracle.model.verdict import FAILING, Status
 from gradoracle.mutation.compiled import Asked, Question, equivalents
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome, Score
@@ -277,8 +277,9 @@ def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen
             progress.case(len(seen), 0, 0, "")
     for verdict in tally.verdicts({}):
         if verdict.status in FAILING:
+            how = {Status.ERROR: "cannot be judged by", Status.CRASHED: "crashes under"}.get(verdict.status, "violates")
             raise WrongKernel(
-                f"the unmutated kernel {verdict.kernel} violates {verdict.law} in {verdict.dtype}; expected a kernel "
+                f"the unmutated kernel {verdict.kernel} {how} {verdict.law} in {verdict.dtype}; expected a kernel "
                 f"on which every property holds: gradoracle check {plan.asked.target} shows the case"
             )
     return [seen[number] for number in range(len(plan.jobs))]

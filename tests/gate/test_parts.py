@@ -149,3 +149,11 @@ def test_plain_documents_come_back_as_they_were_and_say_what_is_wrong() -> None:
     ):
         with pytest.raises(Unreadable, match=said):
             from_plain(kind, value)
+
+
+def test_a_tensor_of_one_element_has_a_fingerprint_whatever_its_strides(tmp_path: Path) -> None:
+    file = tmp_path / "unit.py"
+    text = "SHIFT = torch.zeros(3, dtype=torch.int64).as_strided((1, 1), (0, 0))\n"
+    assert "EPS = 1e-6\n" in JUDGED and "+ EPS" in JUDGED
+    file.write_text(JUDGED.replace("EPS = 1e-6\n", f"EPS = 1e-6\n{text}").replace("+ EPS", "+ EPS + SHIFT.sum()"))
+    assert pieces(resolve(str(file)), str(tmp_path))

@@ -110,3 +110,15 @@ def test_a_widened_sample_is_another_and_is_remembered_too(tmp_path: Path, asked
     again = answers(CachedOracle(tmp_path, pick, "float64", graphs=8), sample.map(widen))
     assert asked == ["budgets", "truth"] * 2
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("strides", [(0, 0), (1, 0), (5, 3)])
+def test_what_is_asked_has_a_name_whatever_its_strides(strides: tuple[int, int]) -> None:
+    """A tensor of one element is contiguous with any strides, and can then not be read as bytes."""
+    line, other = (torch.full((4,), value).as_strided((1, 1), strides) for value in (1.5, 2.5))
+    sample = build(Case("pick", {"B": 1, "N": 1}, seed=1), pick.signature)
+    first, same, second = (
+        cached_oracle._key(("truth",), sample.with_inputs(**dict.fromkeys(sample.inputs, each)))
+        for each in (line, line.clone(), other)
+    )
+    assert first == same != second

@@ -211,6 +211,13 @@ def _frozen_tangent(
     return (p * s_tangent) @ v + p @ tv
 
 
+def _centred_tangent(
+    p: Tensor, scale: float, q: Tensor, k: Tensor, v: Tensor, tq: Tensor, tk: Tensor, tv: Tensor
+) -> Tensor:
+    s_tangent = (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * scale
+    return (p * (s_tangent - (p * s_tangent).sum(-1, keepdim=True))) @ v + p @ tv
+
+
 def _judged(part: Part, evidence: Evidence) -> Finding:
     return judge(
         part.name,
@@ -262,12 +269,40 @@ def frozen_stats_jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding
     Catches: a kernel that computes its own m and l instead of using those given, or normalises P again.
     Cannot catch: errors in m and l themselves; the_saved_statistics_are_those_of_the_scores does.
     """
+    given = tuple(evidence.sample.tangents.values())
+    yield _of_stale_statistics(
+        evidence,
+        "frozen jvp.o",
+        _frozen_tangent,
+        lambda stats: extra(evidence, "jvp_frozen", given, stats, key=" stale"),
+    )
+
+
+@law(needs=(JVP,), extras=("stats", "jvp_from_statistics"), applies=small_enough, one_in=4, rank=5)
+def jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding]:
+    """With the m and l of another sample (q half a tangent back) the JVP is that of P = exp(S - m) / l, centred.
+
+    Holds because: P' = P * (S' - rowsum(P * S')) is defined for any P. The rows of the stale P do not sum to 1, so that
+    rowsum(P * S') is no mean.
+    Catches: a centre that is a mean, P normalised again, m and l computed instead of those given.
+    Cannot catch: errors in m and l themselves; the_saved_statistics_are_those_of_the_scores does.
+    """
+    given = tuple(evidence.sample.tangents.values())
+    yield _of_stale_statistics(
+        evidence, "jvp.o", _centred_tangent,
+        lambda stats: extra(evidence, "jvp_from_statistics", given, stats, key=" stale")[1],
+    )  # fmt: skip
+
+
+def _of_stale_statistics(
+    evidence: Evidence, name: str, tangent: Callable[..., Tensor], call: Callable[[tuple[Tensor, Tensor]], Tensor]
+) -> Finding:
+    """Judge ``call((m, l))`` by ``tangent(P, scale, q, k, v, tq, tk, tv)`` with the m and l of another sample."""
     before = evidence.variant(
         "half a tangent back: ", lambda s: s.with_inputs(q=torch.sub(s.inputs["q"], s.tangents["q"], alpha=0.5))
     )
     if not all(t.isfinite().all() for t in before.sample.inputs.values()):
-        yield not_checked("frozen jvp.o", "the sample of the stale statistics overflows")
-        return
+        return not_checked(name, "the sample of the stale statistics overflows")
     _, m, l = extra(before, "stats")
     scores = Scores(evidence.sample)
     rows, scale = slice(scores.first, None), scores.scale
@@ -275,24 +310,22 @@ def frozen_stats_jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding
     rebuild = _rebuild(visible, scale)
     exponents = torch.where(visible, scores.q[:, :, rows] @ scores.k.transpose(-1, -2) * scale, -torch.inf)
     if not bool((exponents - m_seen[..., None]).max() < LARGEST_EXPONENT):
-        yield not_checked("frozen jvp.o", f"exp(S - m) of stale m overflows: S - m is above {LARGEST_EXPONENT:g}")
-        return
+        return not_checked(name, f"exp(S - m) of stale m overflows: S - m is above {LARGEST_EXPONENT:g}")
 
     def program(*args: Tensor) -> tuple[Tensor]:
         *primals, m, l = args
-        return (_frozen_tangent(rebuild(primals[0], primals[1], m, l), scale, *primals),)
+        return (tangent(rebuild(primals[0], primals[1], m, l), scale, *primals),)
 
     inputs, tangents = evidence.sample.inputs, evidence.sample.tangents
     args = [inputs["q"][:, :, rows], inputs["k"], inputs["v"]]
     args += [tangents["q"][:, :, rows], tangents["k"], tangents["v"], m_seen, l_seen]
-    ((truth, allowance),) = evidence.define("stale frozen jvp", program, args)
-    got = extra(evidence, "jvp_frozen", tuple(tangents.values()), (m, l), key=" stale")[:, :, rows]
-    finding = _judged(Part("frozen jvp.o of stale m, l", got, truth.value, allowance), evidence)
+    ((truth, allowance),) = evidence.define(f"stale {name}", program, args)
+    finding = _judged(Part(f"{name} of stale m, l", call((m, l))[:, :, rows], truth.value, allowance), evidence)
     if finding.outcome is Outcome.HOLDS:
         sums = rebuild(scores.q[:, :, rows], scores.k, m_seen, l_seen).sum(-1)
         note = f"rows of the stale P sum to {float(sums.min()):.3g} .. {float(sums.max()):.3g}"
         finding = replace(finding, message=note)
-    yield finding
+    return finding
 
 
 def _rebuild(visible: Tensor, scale: float) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -313,4 +346,5 @@ STATISTICS = (
     jvp_from_the_saved_statistics_is_the_jvp,
     frozen_stats_jvp_vs_autograd_gap,
     frozen_stats_jvp_of_stale_statistics,
+    jvp_of_stale_statistics,
 )

@@ -119,14 +119,26 @@ class Attention(ByHand):
 
     def jvp_frozen(self, primals: Any, tangents: Any, statistics: Any, scale: Any, causal: bool) -> Tensor:
         """The tangent of o with m and l held."""
-        s, visible, factor = self.scores(primals[0], primals[1], scale, causal)
-        p, _ = self.p(primals[0], primals[1], scale, causal)
-        if statistics is not None and not self.has("stale statistics ignored"):
-            m, l = statistics
-            level, total = (torch.where(visible.any(-1), t, n)[..., None] for t, n in ((m, 0.0), (l, 1.0)))
-            p = torch.exp(s - level) / total
+        p, factor = self.rebuilt(primals, statistics, scale, causal)
         tp, _ = self.tangent(primals, tangents, p, factor, self.has("frozen jvp centred"))
         return tp @ primals[2] + p @ tangents[2]
+
+    def jvp_from(self, primals: Any, tangents: Any, statistics: Any, scale: Any, causal: bool) -> tuple[Tensor, Tensor]:
+        """(o, tangent of o) of the P that m and l rebuild."""
+        p, factor = self.rebuilt(primals, statistics, scale, causal)
+        tp, ts = self.tangent(primals, tangents, p, factor, not self.has("jvp not centred"))
+        if self.has("centre is a mean"):
+            tp = p * (ts - (p * ts).sum(-1, keepdim=True) / p.sum(-1, keepdim=True).clamp(min=1e-30))
+        return p @ primals[2], tp @ primals[2] + p @ tangents[2]
+
+    def rebuilt(self, primals: Any, statistics: Any, scale: Any, causal: bool) -> tuple[Tensor, float]:
+        """P of given m and l, or of its own."""
+        s, visible, factor = self.scores(primals[0], primals[1], scale, causal)
+        if statistics is None or self.has("stale statistics ignored"):
+            return self.p(primals[0], primals[1], scale, causal)
+        m, l = statistics
+        level, total = (torch.where(visible.any(-1), t, n)[..., None] for t, n in ((m, 0.0), (l, 1.0)))
+        return torch.exp(s - level) / total, factor
 
     def hvp(self, primals: Any, tangents: Any, cotangent: Tensor, scale: Any, causal: bool) -> tuple[Tensor, ...]:
         """(hq, hk, hv)."""
@@ -183,8 +195,8 @@ def kernel(fault: str = CORRECT) -> Kernel:
     extras: dict[str, Callable[..., Any]] = {
         "stats": lambda inputs, given, blocks: own.forward(*inputs, *options(given)),
         "backward": backward,
-        "jvp_from_statistics": lambda inputs, tangents, statistics, given, blocks: own.jvp(
-            inputs, tangents, *options(given)
+        "jvp_from_statistics": lambda inputs, tangents, statistics, given, blocks: own.jvp_from(
+            inputs, tangents, statistics, *options(given)
         ),
         "jvp_frozen": lambda inputs, tangents, statistics, given, blocks: own.jvp_frozen(
             inputs, tangents, statistics, *options(given)

@@ -55,6 +55,7 @@ def test_a_kernel_without_entry_points_is_not_asked_for_them() -> None:
         "jvp_from_the_saved_statistics_is_the_jvp",
         "frozen_stats_jvp_vs_autograd_gap",
         "frozen_stats_jvp_of_stale_statistics",
+        "jvp_of_stale_statistics",
         "the_central_difference_converges_to_the_hvp",
     }
 

@@ -64,6 +64,8 @@ CAUGHT = [
     ("frozen_stats_jvp_vs_autograd_gap", "jvp not centred", PLAIN),
     ("frozen_stats_jvp_of_stale_statistics", "stale statistics ignored", PLAIN),
     ("frozen_stats_jvp_of_stale_statistics", "frozen jvp centred", BLIND),
+    ("jvp_of_stale_statistics", "stale statistics ignored", PLAIN),
+    ("jvp_of_stale_statistics", "centre is a mean", PLAIN),
     ("the_central_difference_converges_to_the_hvp", "one-sided difference", PLAIN),
     ("the_central_difference_converges_to_the_hvp", "wrong step", PLAIN),
 ]
