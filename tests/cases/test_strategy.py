@@ -81,7 +81,7 @@ def test_the_coverage_goals_are_those_of_the_design() -> None:
 
 def test_each_block_configuration_has_several_batch_members_and_tiles() -> None:
     goals = [f"blocks {name}, several batch members and tiles" for name in ("small", "big")]
-    tiled = replace(FLASH, tiles=lambda dtype, dims, blocks, order: {"T": FLASH.blocks[blocks], "M": 16})
+    tiled = replace(FLASH, tiles=lambda dtype, dims, blocks, order, arguments: {"T": FLASH.blocks[blocks], "M": 16})
     assert not set(goals) & set(wanted_situations(attention, FLASH, attention.dtypes, 126))  # its tiles are not known
     assert set(goals) <= set(wanted_situations(attention, tiled, attention.dtypes, 126))
     run = stream(attention, tiled, examples=126, seed=0)
@@ -90,7 +90,7 @@ def test_each_block_configuration_has_several_batch_members_and_tiles() -> None:
         met = [case for case in run if goal in situations(attention, tiled, case)]
         assert all(case.dims["B"] > 1 and case.dims["T"] >= rows and case.dims["M"] >= 33 for case in met)
     assert not set(goals) & set(wanted_situations(attention, tiled, attention.dtypes, 126, {"B": sizes(1, 1)}))
-    long = replace(FLASH, tiles=lambda dtype, dims, blocks, order: {"T": 64 * FLASH.blocks[blocks]})
+    long = replace(FLASH, tiles=lambda dtype, dims, blocks, order, arguments: {"T": 64 * FLASH.blocks[blocks]})
     assert not set(goals) & set(wanted_situations(attention, long, attention.dtypes, 126))
 
 
