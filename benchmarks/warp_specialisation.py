@@ -14,6 +14,7 @@ from functools import partial
 import torch
 import triton
 import triton.language as tl
+from gradoracle.kernels.launching import LOG2E
 from torch.nn.functional import scaled_dot_product_attention
 
 B, H, T = 4, 16, 4096
@@ -79,7 +80,7 @@ def main() -> None:
             launch = forward[(B * H * T // query,)]
             for way, (described, special) in WAYS.items():
                 call = partial(
-                    launch, q, k, v, o, m, l, T, D**-0.5 * 1.4426950408889634, D=D, BLOCK_QUERY=query, BLOCK_KEY=key,
+                    launch, q, k, v, o, m, l, T, D**-0.5 * LOG2E, D=D, BLOCK_QUERY=query, BLOCK_KEY=key,
                     DESCRIBED=described, SPECIAL=special, num_warps=warps, num_stages=stages,
                 )  # fmt: skip
                 said = f"D{D} {query}x{key}/{warps}/{stages} {way}:"

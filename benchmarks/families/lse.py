@@ -112,10 +112,5 @@ def timed(
             arithmetic={SPLIT: works.ON_TENSOR_CORES},
             ready=(EAGER,),
             ours=tuple(ours),
-            truth=truth.Truth(
-                truth.names(derivative, "L", "qk"),
-                truth.exact(how, _eager),
-                stress="q x 8",
-                stressed=partial(inputs.scaled, 8.0),
-            ),
+            truth=truth.of_scores(derivative, how, _eager, inputs, "L", "qk"),
         )

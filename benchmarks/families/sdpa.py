@@ -141,7 +141,7 @@ def first_order(
         entries[COMPILED] = works.unless_large(partial(how, works.compiled(eager)), scores)
         entries[FLEX] = partial(how, works.compiled(_flex))
         entries[JVP_FLASH] = partial(how, _jvp_flash)
-        exact = _truth(derivative, how, inputs)
+        exact = truth.of_scores(derivative, how, eager, inputs, "o", "qkv")
         yield _row(derivative, dtype, (B, H, T, D), entries, dots * dot, tensors * tensor, exact, without)
 
 
@@ -165,7 +165,7 @@ def second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str
     entries |= _peers(dtype, forward_mode, scores)
     entries[COMPILED] = works.compiled_jvp(eager, inputs, tangents)
     entries[JVP_FLASH] = partial(forward_mode, _jvp_flash)
-    exact = _truth("JVP", forward_mode, inputs)
+    exact = truth.of_scores("JVP", forward_mode, eager, inputs, "o", "qkv")
     yield _row("JVP", dtype, (B, H, T, D), entries, 6 * dot, 8 * tensor, exact)
 
     mixed = partial(works.hvp, inputs=inputs, g=g, tangents=tangents)
@@ -173,14 +173,8 @@ def second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str
     entries |= _peers(dtype, mixed, scores)
     entries[COMPILED] = works.compiled_hvp(eager, inputs, g, tangents)
     entries[JVP_FLASH] = partial(mixed, _jvp_flash)
-    exact = _truth(works.HVP, mixed, inputs)
+    exact = truth.of_scores(works.HVP, mixed, eager, inputs, "o", "qkv")
     yield _row(works.HVP, dtype, (B, H, T, D), entries, 10 * dot, 10 * tensor, exact)
-
-
-def _truth(derivative: str, how: partial[Work], inputs: works.Normal) -> truth.Truth:
-    """The operators that store every score, in float64."""
-    names = truth.names(derivative, "o", "qkv")
-    return truth.Truth(names, truth.exact(how, eager), stress="q x 8", stressed=partial(inputs.scaled, 8.0))
 
 
 def _row(

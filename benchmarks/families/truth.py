@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 HEADS = 2
+SHARP = 8.0  # times q
 Part = Callable[[Tensor], Tensor]
 
 
@@ -77,6 +78,18 @@ def exact(how: partial[Any], formula: Callable[..., Tensor]) -> Callable[[], Any
         return lambda: [first_heads(x).double() for x in given()]
 
     return partial(how.func, formula, **{name: of(given) for name, given in how.keywords.items()})
+
+
+def of_scores(
+    derivative: str, how: partial[Any], formula: Callable[..., Tensor], inputs: Any, output: str, of: Sequence[str]
+) -> Truth:
+    """The truth of a function of q k, q the first of ``inputs`` (``works.Normal``), with a sharp softmax beside it."""
+    return Truth(
+        names(derivative, output, of),
+        exact(how, formula),
+        stress=f"q x {SHARP:g}",
+        stressed=partial(inputs.scaled, SHARP),
+    )
 
 
 def names(derivative: str, output: str, inputs: Sequence[str]) -> tuple[str, ...]:

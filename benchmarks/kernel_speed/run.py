@@ -120,15 +120,25 @@ def run(asked: Asked, context: str = "spawn") -> None:
     if asked.workers:
         _compile(asked, todo, context)
     if not asked.errors:
-        _each(asked, todo, _time, context)
+        _each(asked, todo, "timed", _time, _missing, context)
         todo = uncompared(asked)
-    _each(asked, todo, _compare, context)
+    _each(asked, todo, "compared", _compare, _lost, context)
     keep(asked.file, ())
 
 
-def _each(asked: Asked, todo: list[Place], how: Callable[[Asked, frozenset[Place]], None], context: str) -> None:
-    """Time or compare entries in a process of its own, and in another one from where that was lost."""
-    kept, verb = len(written(asked.file)), "timed" if how is _time else "compared"
+def _each(
+    asked: Asked,
+    todo: list[Place],
+    verb: str,
+    how: Callable[[Asked, frozenset[Place]], None],
+    lacking: Callable[[Asked, Place, str], Line],
+    context: str,
+) -> None:
+    """Time or compare entries in a process of its own, and in another one from where that was lost.
+
+    ``lacking`` makes the row of an entry with which a process was lost, and why.
+    """
+    kept = len(written(asked.file))
     processes: Any = multiprocessing.get_context(context)
     barren = 0
     while asked.left > 0:
@@ -150,7 +160,7 @@ def _each(asked: Asked, todo: list[Place], how: Callable[[Asked, frozenset[Place
         lost = next((place for place in waiting if place not in done), None)
         if lost is not None and asked.left > 0:
             why = f"no end after {asked.patience:g} s" if hung else f"its process ended with code {process.exitcode}"
-            append(asked.file, [_missing(asked, lost, why) if how is _time else _lost(asked, lost, why)])
+            append(asked.file, [lacking(asked, lost, why)])
     count = len(written(asked.file)) - kept
     print(f"{verb} {count} of {len(todo)} rows after {time.time() - asked.begun:.0f} s: {asked.file}", flush=True)
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from gradoracle.gate.snapshot import Piece
+from gradoracle.model import layouts
 from gradoracle.model.location import is_source
 from gradoracle.project.target import Target
 
@@ -108,8 +109,7 @@ class _Reader:
             yield f"module {value.__name__}"
         elif isinstance(value, torch.Tensor):
             yield f"tensor {value.dtype} {tuple(value.shape)}"
-            dense = value.detach().cpu().clone(memory_format=torch.contiguous_format)  # its last stride is 1
-            yield hashlib.sha256(dense.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+            yield hashlib.sha256(layouts.content(value)).hexdigest()
         elif callable(getattr(value, "__wrapped__", None)) and not isinstance(value, type):
             yield f"{type(value).__qualname__} around"
             yield from self._words(value.__wrapped__)

@@ -154,3 +154,9 @@ def moved(tensor: Tensor, device: str | torch.device) -> Tensor:
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
     storage = torch.as_strided(tensor.detach(), (count,), (1,), 0).to(device)
     return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def content(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's elements in order, whatever its layout; of one element with any strides too."""
+    dense = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # its last stride is 1
+    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -14,10 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from gradoracle.cases.sample import Sample
 from gradoracle.execution.widened import narrowed
+from gradoracle.model import layouts
 from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.family import Family
@@ -80,8 +79,8 @@ def _key(question: tuple[Any, ...], sample: Sample) -> str:
     digest = hashlib.sha256(repr((question, sorted(sample.options.items()))).encode())
     for group in (sample.inputs, sample.cotangents, sample.tangents):
         for name, tensor in group.items():
-            dense = narrowed(tensor.detach()).clone(memory_format=torch.contiguous_format)  # its last stride is 1
+            dense = narrowed(tensor.detach())
             digest.update(f"{name} {tensor.dtype} {dense.dtype} {tuple(dense.shape)} ".encode())
-            digest.update(dense.view(-1).view(torch.uint8).numpy().data if dense.numel() else b"")
+            digest.update(layouts.content(dense))
         digest.update(b";")
     return digest.hexdigest()

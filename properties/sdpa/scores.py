@@ -91,7 +91,7 @@ class Scores:
     def s_tangent(self) -> Tensor:
         """[B, H, T, M] the tangent of the scores."""
         tq, tk = self.tensor("tangents", "q"), self.tensor("tangents", "k")
-        return (tq @ self.k.transpose(-1, -2) + self.q @ tk.transpose(-1, -2)) * self.scale
+        return score_tangent(self.q, self.k, tq, tk, self.scale)
 
     @cached_property
     def p_tangent(self) -> Tensor:
@@ -104,6 +104,11 @@ def softmax(s: Tensor, visible: Tensor) -> Tensor:
     sees = visible.any(-1, keepdim=True)
     masked = torch.where(sees, torch.where(visible, s, -torch.inf), 0.0)
     return torch.where(sees, torch.softmax(masked, -1), 0.0)
+
+
+def score_tangent(q: Tensor, k: Tensor, tq: Tensor, tk: Tensor, scale: float) -> Tensor:
+    """The tangent of scale q k^T [.., T, M]. Traceable."""
+    return (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * scale
 
 
 def scores_overflow(scores: Scores, contract: Contract) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from gradoracle.properties.applicability import small_enough
-from gradoracle.properties.sdpa.scores import Scores, softmax
+from gradoracle.properties.sdpa.scores import Scores, score_tangent, softmax
 from torch import Tensor
 
 from gradoracle.check.acceptance import exactly, judge, not_checked
@@ -207,14 +207,13 @@ def frozen(evidence: Evidence) -> Part:
 def _frozen_tangent(
     p: Tensor, scale: float, q: Tensor, k: Tensor, v: Tensor, tq: Tensor, tk: Tensor, tv: Tensor
 ) -> Tensor:
-    s_tangent = (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * scale
-    return (p * s_tangent) @ v + p @ tv
+    return (p * score_tangent(q, k, tq, tk, scale)) @ v + p @ tv
 
 
 def _centred_tangent(
     p: Tensor, scale: float, q: Tensor, k: Tensor, v: Tensor, tq: Tensor, tk: Tensor, tv: Tensor
 ) -> Tensor:
-    s_tangent = (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * scale
+    s_tangent = score_tangent(q, k, tq, tk, scale)
     return (p * (s_tangent - (p * s_tangent).sum(-1, keepdim=True))) @ v + p @ tv
 
 
@@ -248,8 +247,7 @@ def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
 
     def shift(o: Tensor, q: Tensor, k: Tensor, tq: Tensor, tk: Tensor) -> Tensor:
         p = softmax(q @ k.transpose(-1, -2) * factor, visible)
-        s_tangent = (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * factor
-        return (p * s_tangent).sum(-1, keepdim=True) * o
+        return (p * score_tangent(q, k, tq, tk, factor)).sum(-1, keepdim=True) * o
 
     yield evidence.relate(
         "jvp.o - frozen jvp.o + rowsum(P S') o",

@@ -112,10 +112,7 @@ class Attention(ByHand):
 
     def jvp(self, primals: Any, tangents: Any, scale: Any, causal: bool) -> tuple[Tensor, Tensor]:
         """(o, tangent of o)."""
-        p, factor = self.p(primals[0], primals[1], scale, causal)
-        tp, _ = self.tangent(primals, tangents, p, factor, not self.has("jvp not centred"))
-        value = torch.zeros_like(tangents[2]) if self.has("v' dropped") else tangents[2]
-        return p @ primals[2], tp @ primals[2] + p @ value
+        return self.jvp_from(primals, tangents, None, scale, causal)
 
     def jvp_frozen(self, primals: Any, tangents: Any, statistics: Any, scale: Any, causal: bool) -> Tensor:
         """The tangent of o with m and l held."""
@@ -124,12 +121,13 @@ class Attention(ByHand):
         return tp @ primals[2] + p @ tangents[2]
 
     def jvp_from(self, primals: Any, tangents: Any, statistics: Any, scale: Any, causal: bool) -> tuple[Tensor, Tensor]:
-        """(o, tangent of o) of the P that m and l rebuild."""
+        """(o, tangent of o) of the P that m and l rebuild, or of its own."""
         p, factor = self.rebuilt(primals, statistics, scale, causal)
         tp, ts = self.tangent(primals, tangents, p, factor, not self.has("jvp not centred"))
         if self.has("centre is a mean"):
             tp = p * (ts - (p * ts).sum(-1, keepdim=True) / p.sum(-1, keepdim=True).clamp(min=1e-30))
-        return p @ primals[2], tp @ primals[2] + p @ tangents[2]
+        value = torch.zeros_like(tangents[2]) if self.has("v' dropped") else tangents[2]
+        return p @ primals[2], tp @ primals[2] + p @ value
 
     def rebuilt(self, primals: Any, statistics: Any, scale: Any, causal: bool) -> tuple[Tensor, float]:
         """P of given m and l, or of its own."""
