@@ -14,6 +14,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import judge
 from gradoracle.check.evidence import Evidence
+from gradoracle.model import layouts
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.model.finding import Finding
@@ -62,8 +63,8 @@ def first_queries(case: Case) -> tuple[int, int]:
 
 
 def contiguous(sample: Sample) -> Sample:
-    """The sample with contiguous queries, keys and values."""
-    return sample.with_inputs(**{n: t.contiguous() for n, t in sample.inputs.items() if n in ("q", "k", "v")})
+    """The sample with queries, keys and values that lie as results do: contiguous, their addresses aligned."""
+    return sample.with_inputs(**{n: layouts.aligned(t) for n, t in sample.inputs.items() if n in ("q", "k", "v")})
 
 
 def later_negated(sample: Sample, rows: int, keys: int) -> Sample:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
+from gradoracle.model import layouts
 from gradoracle.model.contract import SMALLEST_NORMAL
-
-
-def pointwise(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """``change`` of every element, in the very layout of the tensor (its storage is copied whole)."""
-    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-    storage = tensor.detach().as_strided((elements,), (1,), 0)
-    return change(storage.clone()).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def times(tensor: Tensor, factor: float) -> Tensor | None:
     """The tensor times a power of two, in its layout; None where that is not exact."""
-    changed = pointwise(tensor, lambda t: t * factor)
+    changed = layouts.pointwise(tensor, lambda t: t * factor)
     exact = tensor.double() * factor == changed.double()
     return changed if bool(exact.all()) else None
 

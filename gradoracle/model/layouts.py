@@ -149,11 +149,25 @@ def expanded_dim(shape: Sequence[int]) -> int:
     raise ValueError(f"shape {tuple(shape)} has no dim of more than one element to expand along")
 
 
+def storage_of(tensor: Tensor) -> Tensor:
+    """All elements of a tensor's storage as one dim, poison included."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return torch.as_strided(tensor.detach(), (count,), (1,), 0)
+
+
+def pointwise(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """``change`` of every element of a tensor, which returns new ones, with the tensor's very strides and offset."""
+    return change(storage_of(tensor)).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
 def moved(tensor: Tensor, device: str | torch.device) -> Tensor:
     """The tensor on another device with its strides, its offset and all of its storage, poison included."""
-    count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    storage = torch.as_strided(tensor.detach(), (count,), (1,), 0).to(device)
-    return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return pointwise(tensor, lambda storage: storage.to(device))
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The tensor contiguous in new storage, whose address the allocator aligns, as it does a result's."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def content(tensor: Tensor) -> bytes:

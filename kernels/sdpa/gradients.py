@@ -27,6 +27,44 @@ from .launch import launch, unspecialised
 from .tiles import feature_columns, rebuilt
 
 
+@triton.jit
+def swept(
+    q_tile, g_tile, k_rows, v_rows, seen, whole, last, M, score_columns, value_columns,
+    row_shift, row_inverse, mean, scale, rate,
+    BLOCK_KEY: tl.constexpr, ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    EXACT: tl.constexpr, CENTRED: tl.constexpr, NEEDS_Q: tl.constexpr,
+):  # fmt: skip
+    """Sweep over the keys: return dS K and P K [BLOCK_QUERY, D], and rowsum(dS), where dS = P * (dP - mean).
+
+    Without CENTRED the last two, and without NEEDS_Q the first two, are 0.
+    """
+    keys = tl.arange(0, BLOCK_KEY)
+    gradient = tl.zeros(q_tile.shape, ACCUMULATE)
+    averaged = tl.zeros(q_tile.shape, ACCUMULATE)
+    missing = tl.zeros(mean.shape, ACCUMULATE)
+    for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
+        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+            present = (start + keys < M)[:, None] if PARTIAL else True
+            visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
+            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            p = rebuilt(
+                q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
+                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+            )  # fmt: skip
+            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+            ds = p * (dp - mean[:, None])
+            if CENTRED:
+                missing += tl.sum(ds, axis=1)
+            if NEEDS_Q:
+                operand = ds.to(k_tile.dtype)
+                gradient = dot(operand, k_tile, PRECISION, ACCUMULATE, acc=gradient)
+                if CENTRED:
+                    weights = p.to(k_tile.dtype)
+                    averaged = dot(weights, k_tile, PRECISION, ACCUMULATE, acc=averaged)
+    return gradient, averaged, missing
+
+
 @triton.jit(**unspecialised("q", "k", "v", "g", "o", rows=("m", "l"), contiguous=("shift", "inverse", "z", "dq")))
 def query_kernel(
     q, k, v, g, o, m, l,
@@ -41,8 +79,12 @@ def query_kernel(
     """Compute dq [BLOCK_QUERY, D] of one tile of queries: scale * (P * (dP - z)) K.
 
     With CENTRED the moments are made here, from the output o, and stored. z0 = rowsum(G * o) of an o that was rounded
-    is near z, and what is missing, eps = rowsum(P * (dP - z0)), is small: dq = scale * ((P * (dP - z0)) K - eps P K),
-    and z = z0 + eps. The dots differ by their roundings of (z - z0) P alone. Without NEEDS_Q they are made for dk.
+    is near z, and what is missing is eps = rowsum(P * (dP - z0)): dq = scale * ((P * (dP - z0)) K - eps P K), and
+    z = z0 + eps. Without NEEDS_Q they are made for dk.
+
+    The operand P * (dP - z0) is dS + eps P, and its rounding that of dS as long as eps P K is small beside dq. Where
+    one key takes a row, or rows of v are alike, dS may be the smaller: rows whose eps P K is more than a quarter of
+    their dq are computed again, about z0 + eps. What a row gets depends on no other row.
 
     Rounded to the dtype of q: dS = P * (dP - z), or P * (dP - z0) and P, as operands of dots with k, and dq, after the
     scale. All else is ACCUMULATE.
@@ -74,37 +116,28 @@ def query_kernel(
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
 
-    gradient = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
-    averaged = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)  # P K
-    missing = tl.zeros([BLOCK_QUERY], ACCUMULATE)
-    for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
-        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
-            present = (start + keys < M)[:, None] if PARTIAL else True
-            visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
-            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            p = rebuilt(
-                q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
-                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
-            )  # fmt: skip
-            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
-            ds = p * (dp - mean[:, None])
-            if CENTRED:
-                missing += tl.sum(ds, axis=1)
-            if NEEDS_Q:
-                operand = ds.to(k_tile.dtype)
-                gradient = dot(operand, k_tile, PRECISION, ACCUMULATE, acc=gradient)
-                if CENTRED:
-                    weights = p.to(k_tile.dtype)
-                    averaged = dot(weights, k_tile, PRECISION, ACCUMULATE, acc=averaged)
-
+    gradient, averaged, missing = swept(
+        q_tile, g_tile, k_rows, v_rows, seen, whole, last, M, score_columns, value_columns,
+        row_shift, row_inverse, mean, scale, rate,
+        BLOCK_KEY, ALIGNED, ACCUMULATE, PRECISION, EXACT, CENTRED, NEEDS_Q,
+    )  # fmt: skip
     if CENTRED:
+        mean += missing
         tl.store(shift + places, row_shift, mask=existing)
         tl.store(inverse + places, row_inverse, mask=existing)
-        tl.store(z + places, mean + missing, mask=existing)
+        tl.store(z + places, mean, mask=existing)
     if NEEDS_Q:
         if CENTRED:
-            gradient -= missing[:, None] * averaged
+            taken = missing[:, None] * averaged
+            gradient -= taken
+            lost = tl.max(tl.abs(taken), axis=1) * 4.0 > tl.max(tl.abs(gradient), axis=1)
+            if tl.max(lost.to(tl.int32), axis=0) > 0:
+                again, averaged, missing = swept(
+                    q_tile, g_tile, k_rows, v_rows, seen, whole, last, M, score_columns, value_columns,
+                    row_shift, row_inverse, mean, scale, rate,
+                    BLOCK_KEY, ALIGNED, ACCUMULATE, PRECISION, EXACT, True, True,
+                )  # fmt: skip
+                gradient = tl.where(lost[:, None], again - missing[:, None] * averaged, gradient)
         there = existing[:, None] & score_columns
         store_tile(dq, index, T, D, queries, columns, gradient * scale, there, ALIGNED)
 

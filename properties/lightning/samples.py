@@ -14,7 +14,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.model import hashing
+from gradoracle.model import hashing, layouts
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
@@ -89,9 +89,9 @@ def made(
 
 
 def plain(sample: Sample) -> Sample:
-    """The sample with contiguous inputs and cotangents, as its changed forms have them."""
-    inputs = {name: t.contiguous() for name, t in sample.inputs.items()}
-    return replace(sample, inputs=inputs, cotangents={n: t.contiguous() for n, t in sample.cotangents.items()})
+    """The sample with contiguous, aligned inputs and cotangents, as its changed forms have them."""
+    inputs = {name: layouts.aligned(t) for name, t in sample.inputs.items()}
+    return replace(sample, inputs=inputs, cotangents={n: layouts.aligned(t) for n, t in sample.cotangents.items()})
 
 
 def in_rows(change: Callable[[Tensor], Tensor], *names: str) -> Callable[[Sample], Sample]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, judge
 from gradoracle.check.evidence import Evidence
-from gradoracle.model import hashing
+from gradoracle.model import hashing, layouts
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
@@ -106,13 +106,13 @@ def short(sample: Sample) -> Sample:
 
 def with_lengths(sample: Sample, most: int) -> Sample:
     """The sample with no length beyond ``most``, its tensors contiguous."""
-    inputs = {name: tensor.contiguous() for name, tensor in sample.inputs.items()}
+    inputs = {name: layouts.aligned(tensor) for name, tensor in sample.inputs.items()}
     return replace(sample, inputs=inputs).with_inputs(lengths=inputs[LENGTHS].clamp_max(most))
 
 
 def changed(tensor: Tensor, at: object, value: float) -> Tensor:
     """A contiguous copy with another value at some elements."""
-    copy = tensor.clone(memory_format=torch.contiguous_format)
+    copy = layouts.aligned(tensor)
     copy[at] = value  # type: ignore[index]
     return copy
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.model import hashing
+from gradoracle.model import hashing, layouts
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
@@ -71,7 +71,7 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
     a threshold on gradients. vjp_matches_the_oracle sees those that are larger than rounding.
     Cannot catch: any wrong map that is linear; vjp_matches_the_oracle does.
     """
-    twice = {name: 2 * g for name, g in evidence.sample.cotangents.items()}
+    twice = {name: layouts.pointwise(g, lambda t: 2 * t) for name, g in evidence.sample.cotangents.items()}
     if not all(g.isfinite().all() for g in twice.values()):
         yield not_checked("J^T 2g - 2 J^T g", "twice the cotangent overflows")
         return

@@ -18,6 +18,7 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Refused, Unavailable
+from gradoracle.model import layouts
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 
@@ -56,7 +57,7 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     halved = evidence.variant("inputs halved", lambda sample: sample.map(own_storage).with_inputs(**_halves(sample)))
     for tensor in copy.inputs.values():
         if tensor.is_floating_point():
-            _storage(tensor).mul_(0.5)
+            layouts.storage_of(tensor).mul_(0.5)
     second, _ = evidence.subject.vjp(copy, evidence.blocks)
     yield from agree(halved, second, halved.vjp(), exact=exact, label=", other inputs in the same memory")
     yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
@@ -131,20 +132,11 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
     raise refusals[0]
 
 
-def _storage(tensor: Tensor) -> Tensor:
-    """All of a tensor's storage as one dim."""
-    count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.detach().as_strided((count,), (1,), 0)
-
-
 def own_storage(tensor: Tensor) -> Tensor:
     """A tensor of the same bits and layout in storage of its own."""
-    return _storage(tensor).clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return layouts.pointwise(tensor, Tensor.clone)
 
 
 def _halves(sample: Sample) -> dict[str, Tensor]:
-    halves = {}
-    for name, tensor in sample.inputs.items():
-        if tensor.is_floating_point():
-            halves[name] = (_storage(tensor) * 0.5).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-    return halves
+    floats = {name: tensor for name, tensor in sample.inputs.items() if tensor.is_floating_point()}
+    return {name: layouts.pointwise(tensor, lambda t: t * 0.5) for name, tensor in floats.items()}

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from gradoracle.model.layouts import LAYOUTS, apply, expanded_dim, moved
+from gradoracle.model.layouts import LAYOUTS, aligned, apply, expanded_dim, moved, pointwise
 
 SHAPES = [(), (1,), (5,), (3, 4), (1, 4), (2, 3, 4), (2, 1, 4, 5), (2, 3, 4, 5)]
 KEEPING = [name for name, layout in LAYOUTS.items() if not layout.repeats]
@@ -73,6 +73,23 @@ def test_moving_keeps_strides_offset_and_poison(name: str) -> None:
     copy = moved(laid, "cpu")
     assert (copy.stride(), copy.storage_offset()) == (laid.stride(), laid.storage_offset())
     assert torch.equal(storage(copy).nan_to_num(-1.0), storage(laid).nan_to_num(-1.0))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_change_of_every_element_keeps_strides_and_offset(name: str) -> None:
+    laid = apply(numbered((2, 3, 4, 5)), name)
+    before = laid.clone()
+    doubled = pointwise(laid, lambda storage: 2 * storage)
+    assert (doubled.stride(), doubled.storage_offset()) == (laid.stride(), laid.storage_offset())
+    assert torch.equal(doubled, 2 * before) and torch.equal(laid, before)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_aligned_tensor_is_contiguous_in_storage_of_its_own(name: str) -> None:
+    laid = apply(numbered((2, 3, 4, 5)), name)
+    found = aligned(laid)
+    assert torch.equal(found, laid) and found.is_contiguous() and found.data_ptr() % 16 == 0
+    assert found.untyped_storage().data_ptr() != laid.untyped_storage().data_ptr()
 
 
 def test_unknown_layout() -> None:

@@ -33,6 +33,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
+from gradoracle.model import layouts
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
@@ -316,7 +317,7 @@ def _cyclic(sample: Sample) -> Sample:
     first = sample.inputs["transition"][0]
     steps = torch.arange(len(first), device=first.device)
     cyclic = first[(steps[None, :] - steps[:, None]) % len(first)]
-    inputs = {name: tensor.contiguous() for name, tensor in sample.inputs.items()}
+    inputs = {name: layouts.aligned(tensor) for name, tensor in sample.inputs.items()}
     if len(along(sample)) == 2:
         inputs = {name: tensor for name, tensor in inputs.items() if not name.startswith("proj")}
     tangents = {name: tensor for name, tensor in sample.tangents.items() if name in inputs}

@@ -230,6 +230,42 @@ def test_z_comes_from_dp_and_not_from_a_rounded_output():
     assert mine * 1.2 < flash
 
 
+def with_sharp_rows(seed=0):
+    """Primals and a cotangent in bfloat16; in queries 0, 3, 6 ... one key nearly takes the row."""
+    primals, _, g = problem((1, 2, 48, 40, 16, 33), torch.bfloat16, seed=seed)
+    sharp = torch.arange(48, device=DEVICE) % 3 == 0
+    q = torch.where(sharp[:, None], primals[0] * 8, primals[0])
+    return (q, *primals[1:]), g.abs(), sharp
+
+
+def test_dq_where_one_key_takes_a_row_rounds_ds_alone():
+    """o comes rounded: what that takes from z is as large as dS there, and must not be rounded with it."""
+    for seed in range(6):
+        (q, k, v), g, _ = with_sharp_rows(seed)
+        p = torch.softmax(q.double() @ k.double().mT / 4, -1)
+        dp = g.double() @ v.double().mT
+        ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+        truth, terms = ds @ k.double() / 4, ds.abs() @ k.double().abs() / 4
+        error = (vjp(q, k, v, g)[0].double() - truth).abs()
+        assert bool((error <= UNIT[torch.bfloat16] * (terms + truth.abs())).all())
+
+
+def test_a_row_of_dq_depends_on_no_other_row():
+    primals, g, sharp = with_sharp_rows()
+    blocks = Blocks(16, 32)  # rows that are computed again, and others, in every tile
+
+    def dq(q):
+        o, m, l = forward(q, *primals[1:], blocks=blocks)
+        return backward(q, *primals[1:], g, m, l, o=o, blocks=blocks)[0]
+
+    own, none, all_ = (dq(q) for q in (primals[0], primals[0] / 8, primals[0] * 8))
+    few, many = dq(torch.where(sharp[:, None], primals[0] / 8, primals[0])), own
+    assert_same_bits([few[:, :, ~sharp]], [many[:, :, ~sharp]])
+    few = dq(torch.where(sharp[:, None], primals[0], primals[0] / 8))
+    assert_same_bits([few[:, :, sharp]], [many[:, :, sharp]])
+    assert (none != own).any() and (all_ != own).any()
+
+
 def test_logits_of_ten_thousand_stay_finite_and_normalised():
     for dtype in DTYPES:
         primals, tangents, g = problem((1, 1, 20, 30, 16, 8), dtype, spread=50.0)

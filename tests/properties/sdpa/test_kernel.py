@@ -84,6 +84,17 @@ def test_a_one_sided_difference_shows_in_the_order() -> None:
     assert "order 0.99" in orders[0].message or "order 1.0" in orders[0].message
 
 
+def test_dq_holds_where_one_key_takes_a_row() -> None:
+    # what rounding takes from o is as large as dS there; a kernel that rounds both together is wrong on these
+    for line in (
+        "case:1 sdpa cpu bfloat16 B=1 H=1 T=2 D=2 M=2 Dv=33 --scale=1.0 q~normal:10 k~uniform do~positive seed=0",
+        "case:1 sdpa cpu bfloat16 B=3 H=4 T=32 D=7 M=23 Dv=33 --scale=1.0 q~normal:10 k~uniform v~normal:3 do~positive "
+        "blocks=wide seed=9656",
+        "case:1 sdpa cpu bfloat16 B=1 H=1 T=1 D=1 M=2 Dv=1 q~normal:3 k~normal:0.1 v~normal/broadcast seed=0",
+    ):
+        assert judge("vjp_matches_the_oracle", line, SHIPPED).status is Status.HOLDS
+
+
 def _q_doubled(q: Any, k: Any, v: Any, **options: Any) -> Any:
     with torch.no_grad():
         q.mul_(2)

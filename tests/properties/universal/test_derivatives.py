@@ -11,10 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
+from gradoracle.model.case import Draw
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
 from tests.properties.judging import judge
-from tests.properties.toys import CASE, RIGHT, drawn, judged, kernel, right
+from tests.properties.toys import CASE, RIGHT, drawn, evidence, judged, kernel, right
 from tests.properties.universal.wrong_derivatives import NeedsEveryCotangent, jvp_of, overflowing, stale_statistics
 
 LAWS = {law.name: law for law in UNIVERSAL}
@@ -88,6 +90,29 @@ def test_doubling_at_the_edge_of_underflow_is_no_violation():
     law = LAWS["vjp_is_linear_in_the_cotangent"]
     for dp in ("tiny:1e-37", "subnormal", "tiny"):
         assert judged(law, RIGHT, drawn(dp=dp, ds=dp)).status is not Status.VIOLATED
+
+
+class RoundsByAddress(torch.autograd.Function):
+    """The identity, whose backward rounds in another way where its cotangent is not aligned to 16 bytes."""
+
+    @staticmethod
+    def forward(ctx: Any, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g):
+        return g * 1.0 if g.data_ptr() % 16 == 0 else g * 3.0 / 3.0
+
+
+def test_a_doubled_cotangent_lies_in_memory_as_the_cotangent_does():
+    law = LAWS["vjp_is_linear_in_the_cotangent"]
+    rounding = kernel(lambda x, y: tuple(RoundsByAddress.apply(t) for t in right(x, y)))
+    case = CASE.with_draws(dp=Draw("normal", "offset"), ds=Draw("normal", "offset"))
+    subject = evidence(rounding, case)
+    laid = subject.tensors(Derivative.VJP)
+    subject = evidence(rounding, case.with_draws(dp=Draw("normal"), ds=Draw("normal")))
+    assert any((laid[name] != tensor).any() for name, tensor in subject.tensors(Derivative.VJP).items())
+    assert judged(law, rounding, case).status is Status.HOLDS
 
 
 STEP = LAWS["hvp_finite_difference_convergence"]
