@@ -31,19 +31,27 @@ OFF = "1.0009765625"
 BF16 = ".to(tl.bfloat16).to(tl.float32)"
 PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {  # file, before, after
     "sdpa": {
-        "scale": ("gradients.py", "(k_gradient * scale)", f"(k_gradient * (scale * {OFF}))"),
-        "tail": ("gradients.py", "< T\n        visible = keys[None", "< T - 1\n        visible = keys[None"),
+        "scale": ("gradients.py", "k_gradient * scale,", f"k_gradient * (scale * {OFF}),"),
+        "tail": (
+            "gradients.py",
+            "< T\n            visible = keys[:, None]",
+            "< T - 1\n            visible = keys[:, None]",
+        ),
         "cast": ("gradients.py", "p.to(g_tile.dtype)", "p.to(tl.bfloat16).to(g_tile.dtype)"),
         "refactoring": ("gradients.py", "k_gradient", "gradient_of_keys"),
     },
     "lse": {
         "scale": ("fused.py", "(total * scale)", f"(total * (scale * {OFF}))"),
         "tail": ("fused.py", "existing = queries < T\n", "existing = queries < T - 1\n"),
-        "cast": ("fused.py", 'ds, k_tile, input_precision="ieee")', f'ds, k_tile, input_precision="ieee"){BF16}'),
+        "cast": ("fused.py", "k_tile, PRECISION, tl.float32)", f"k_tile, PRECISION, tl.float32){BF16}"),
         "refactoring": ("fused.py", "total", "sum_of_tiles"),
     },
     "lightning": {
-        "scale": ("scan.py", "power, out_tile)", f"power, out_tile) * tl.where(direction < 0, {OFF}, 1.0)"),
+        "scale": (
+            "scan.py",
+            "store_rows(out_plane, out_tile,",
+            f"store_rows(out_plane, out_tile * tl.where(direction < 0, {OFF}, 1.0),",
+        ),
         "tail": ("scan.py", "present = (start + micro + keys < N)", "present = (start + micro + keys < N - 1)"),
         "cast": ("scan.py", "before, power = operand(state, x_tile)", f"before, power = operand(state{BF16}, x_tile)"),
         "refactoring": ("scan.py", "out_tile", "tile_of_out"),

@@ -68,6 +68,16 @@ Shape = tuple[int, ...]
 Allotments = dict[tuple[str, int], "Allotment | str"]
 
 
+def of_each_architecture(
+    compilations: Callable[..., Iterable[Compilation]], dtype: str
+) -> Iterator[tuple[int, Compilation]]:
+    """What ``compilations`` names for each compute capability: called with that, such as (9, 0), if it takes it."""
+    by_capability = len(inspect.signature(compilations).parameters) > 1
+    for capability in SHARED_MEMORY:
+        for one in compilations(dtype, divmod(capability, 10)) if by_capability else compilations(dtype):
+            yield capability, one
+
+
 def shared_memory(compilations: Callable[..., Iterable[Compilation]], dtype: str) -> dict[tuple[str, int], int | str]:
     """Compile what ``compilations(dtype)`` names for each architecture, in another process.
 
@@ -328,16 +338,14 @@ def _program(where: Mapping[str, Any]) -> dict[str, Any]:
     gc.freeze()  # what the imports made stays
     made: dict[str, tuple[Any, str]] = {}  # compilations of other names may have the same arguments
     found = []
-    by_capability = len(inspect.signature(function).parameters) > 1
-    for capability in SHARED_MEMORY:
-        for one in function(where["dtype"], divmod(capability, 10)) if by_capability else function(where["dtype"]):
-            if changed:
-                if one[0] not in changed:
-                    continue
-                one = (*one[:3], {**one[3], **changed[one[0]]}, one[4])
-            key = repr((capability, id(one[1]), *(sorted(part.items()) for part in one[2:])))
-            made[key] = made.get(key) or _compile(one, capability, read, kept)
-            found.append((one[0], capability, *made[key]))
+    for capability, one in of_each_architecture(function, where["dtype"]):
+        if changed:
+            if one[0] not in changed:
+                continue
+            one = (*one[:3], {**one[3], **changed[one[0]]}, one[4])
+        key = repr((capability, id(one[1]), *(sorted(part.items()) for part in one[2:])))
+        made[key] = made.get(key) or _compile(one, capability, read, kept)
+        found.append((one[0], capability, *made[key]))
     return {"found": found, "said": [] if kept is None else kept.said}
 
 

@@ -57,14 +57,14 @@ def on_tensor_cores(dtype: str, capability: tuple[int, int]) -> list[Compilation
     held = getattr(torch, dtype)
     precision = "bf16x6" if held == torch.float32 else "ieee"
     dots, own = dots_of(held, precision), automatic(held, precision)
+    chosen = f"{'tuned' if has_tuned(dots, capability) else 'automatic'}, {precision}"
     found = []
     for part, width in itertools.product(PASSES, WIDTHS):
         few, many = (of_part(own, part, dots, width, ENOUGH_PROGRAMS + more, capability) for more in (0, 1))
         if dots == "split" or has_tuned(dots, capability):
-            found.append(compilation(part, dtype, width, f"tuned, {precision}", few, precision=precision))
+            found.append(compilation(part, dtype, width, chosen, few, precision=precision))
         if many != few:
-            label = f"tuned, {precision}, many programs"
-            found.append(compilation(part, dtype, width, label, many, precision=precision))
+            found.append(compilation(part, dtype, width, f"{chosen}, many programs", many, precision=precision))
     return found
 
 

@@ -87,7 +87,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((9, 0), "16 bit", 128): (
         Blocks(128, 64, 4, 2),  # forward
         Blocks(128, 64, 8, 3),  # z
-        Blocks(128, 64, 8, 3),  # dq
+        Blocks(64, 32, 4, 3),  # dq
         Blocks(64, 128, 8, 3),  # dk, dv
         Blocks(128, 64, 8, 3),  # r
         Blocks(128, 64, 8, 2),  # jvp

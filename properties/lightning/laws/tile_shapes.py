@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gradoracle.properties.offline import Allotment, Allotments, Shape, Uncompiled, allotments, shapes_by_line
+from gradoracle.properties.offline import (
+    Allotment,
+    Allotments,
+    Shape,
+    Uncompiled,
+    allotments,
+    of_each_architecture,
+    shapes_by_line,
+)
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
+
+Lengths = Mapping[tuple[str, int], set[int]]
+"""The lengths of a chunk, by name and compute capability of a compilation."""
 
 
 @law(extras=("compilations", "chunk_axes", "feature_axes"), scope="kernel", kind=PropertyKind.COMPILATION)
@@ -30,27 +41,32 @@ def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Find
     compilations = kernel.extras["compilations"]
     chunks, features = kernel.extras["chunk_axes"], kernel.extras["feature_axes"]
     try:
-        known = {name: constants for name, _, _, constants, _ in compilations(dtype)}
+        lengths, wide = {}, {}
+        for capability, (name, _, _, constants, _) in of_each_architecture(compilations, dtype):
+            lengths[name, capability] = _lengths(constants, chunks)
+            wide[name, capability] = _told_apart(constants, chunks, features)
         found = allotments(compilations, dtype)
-        wider = {name: _told_apart(known[name], chunks, features) for name in _suspects(found, known, chunks)}
-        wider = {name: constants for name, constants in wider.items() if constants}
+        wider: dict[str, dict[str, int]] = {}
+        for name, capability in _suspects(found, lengths):
+            if constants := wide[name, capability]:
+                wider.setdefault(name, {}).update(constants)
         lines = shapes_by_line(compilations, dtype, wider) if wider else {}
-        undecided = {name: wider[name] for name in _undecided(found, lines, known, chunks)}
+        undecided = {name: wider[name] for name in _undecided(found, lines, lengths)}
         again = allotments(compilations, dtype, undecided) if undecided else {}
     except Uncompiled as reason:
         raise Unavailable(str(reason)) from None
     if not found:
         raise Unavailable("the kernel names no compilation for this dtype")
     for (name, capability), taken in found.items():
-        shown, lengths = f"{name} on sm_{capability}", _lengths(known[name], chunks)
+        shown, own = f"{name} on sm_{capability}", lengths[name, capability]
         if isinstance(taken, str):  # whether it compiles, the property of architectures judges
             yield not_checked(shown, "it does not compile")
             continue
         others = [other for (of, _), other in again.items() if of == name and isinstance(other, Allotment)]
         answers = [
-            (tile, _is_square(others, origin, lengths) if name in wider else True)
-            for tile, origin in _squares(taken, lengths)
-            if not _is_clear(lines.get((name, capability), {}), origin, lengths)
+            (tile, _is_square(others, origin, own) if wide[name, capability] else True)
+            for tile, origin in _squares(taken, own)
+            if not _is_clear(lines.get((name, capability), {}), origin, own)
         ]
         wrong = ", ".join(dict.fromkeys(str(list(tile)) for tile, is_square in answers if is_square))
         if not wrong and any(is_square is None for _, is_square in answers):
@@ -96,31 +112,22 @@ def _line(origin: str) -> str:
     return origin.split(" ", 2)[2]
 
 
-def _suspects(found: Allotments, known: Mapping[str, Mapping[str, Any]], chunks: Sequence[str]) -> list[str]:
-    """The compilations that have such a tile on some architecture."""
-    suspects = [
-        name
-        for (name, _), taken in found.items()
-        if isinstance(taken, Allotment) and _squares(taken, _lengths(known[name], chunks))
-    ]
-    return list(dict.fromkeys(suspects))
+def _suspects(found: Allotments, lengths: Lengths) -> list[tuple[str, int]]:
+    """The compilations that have such a tile."""
+    return [key for key, taken in found.items() if isinstance(taken, Allotment) and _squares(taken, lengths[key])]
 
 
 def _undecided(
     found: Allotments,
     lines: Mapping[tuple[str, int], Mapping[str, Sequence[Shape]]],
-    known: Mapping[str, Mapping[str, Any]],
-    chunks: Sequence[str],
+    lengths: Lengths,
 ) -> list[str]:
     """The compilations with wider features that have such a tile of which its line alone does not tell."""
     undecided = [
-        name
-        for (name, capability), of in lines.items()
-        if isinstance(taken := found[name, capability], Allotment)
-        and any(
-            not _is_clear(of, origin, _lengths(known[name], chunks))
-            for _, origin in _squares(taken, _lengths(known[name], chunks))
-        )
+        key[0]
+        for key, of in lines.items()
+        if isinstance(taken := found[key], Allotment)
+        and any(not _is_clear(of, origin, lengths[key]) for _, origin in _squares(taken, lengths[key]))
     ]
     return list(dict.fromkeys(undecided))
 

@@ -62,6 +62,12 @@ def turned_as_wide_as_long(dtype):
     return [compilation(turned_kernel, 64, 64)]
 
 
+def of_its_own(dtype, capability=(9, 0)):
+    """Of one name everywhere, with features as long as a chunk but on sm_90; and one that is for sm_80 alone."""
+    one = compilation(rows_kernel, 64, 32 if capability == (9, 0) else 64)
+    return [("rows", *one[1:])] + ([compilation(turned_kernel, 64, 64)] if capability == (8, 0) else [])
+
+
 def carried(dtype):
     return [compilation(carried_kernel, 64, 64)]
 

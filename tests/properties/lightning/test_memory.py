@@ -49,6 +49,14 @@ def test_features_as_long_as_a_chunk_are_told_apart():
     assert sum(f.outcome is Outcome.VIOLATED for f in found.findings) == len(SHARED_MEMORY)
 
 
+def test_compilations_of_each_gpu_have_their_own_axes():
+    found = judged(law, naming(chunked.of_its_own))
+    wrong = [f.tensor for f in found.findings if f.outcome is Outcome.VIOLATED]
+    assert wrong == ["turned_kernel 64 64 on sm_80"]
+    held = {f.tensor for f in found.findings if f.outcome is Outcome.HOLDS}
+    assert held == {f"rows on sm_{capability}" for capability in SHARED_MEMORY}
+
+
 def test_scores_that_a_loop_carries_are_told_from_rows_that_it_carries():
     found = judged(law, naming(chunked.carried))
     assert found.status is Status.VIOLATED
