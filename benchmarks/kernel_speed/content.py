@@ -1,6 +1,7 @@
 """Content: a hash of a family's kernels that changes where what they compute or launch may change.
 
-Comments, docstrings and formatting do not count, so that mending one of these needs no GPU.
+Comments, docstrings and formatting do not count, so that mending one of these needs no GPU. Nor do the blocks that a
+table has for GPUs of another compute capability than that of the cards that are timed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gradoracle.project.import_closure import closure
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels"  # the folder of the kernels, a folder a family
+CAPABILITY = (9, 0)  # of the cards that are timed, H100 and H200
 _DIGITS = 16
 _UNREAD = {"ctx", "kind", "type_comment", "type_ignores"}  # fields that say nothing of what runs
 
@@ -39,7 +41,7 @@ def files(family: str, root: Path = ROOT) -> list[Path]:
 
 
 def normalised(source: str) -> str:
-    """A source's syntax tree as text, without docstrings and positions."""
+    """A source's syntax tree as text, without docstrings, positions and what tables have for other GPUs."""
     return "".join(_parts(ast.parse(source)))
 
 
@@ -52,9 +54,19 @@ def _parts(node: ast.AST) -> Iterator[str]:
         if name == "body" and isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
         yield f" {name}="
+        if isinstance(node, ast.Dict):
+            value = [each for each, key in zip(value, node.keys, strict=True) if not _of_another_gpu(key)]
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, ast.AST):
                 yield from _parts(each)
             else:
                 yield f"{each!r},"
     yield ")"
+
+
+def _of_another_gpu(key: ast.expr | None) -> bool:
+    """Whether a table's key begins with a compute capability, as ``((8, 0), "16 bit", 64)``, and not with the timed one."""
+    if not isinstance(key, ast.Tuple) or not key.elts or not isinstance(key.elts[0], ast.Tuple):
+        return False
+    numbers = [each.value for each in key.elts[0].elts if isinstance(each, ast.Constant)]
+    return len(numbers) == 2 and all(isinstance(each, int) for each in numbers) and tuple(numbers) != CAPABILITY

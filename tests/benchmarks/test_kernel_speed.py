@@ -254,6 +254,14 @@ def test_the_hash_ignores_comments_docstrings_and_layout_but_nothing_that_runs()
     assert normalised("def f():\n    'only this'\n") != normalised("def f():\n    'only this'\n    return 1\n")
 
 
+def test_blocks_of_gpus_that_are_not_timed_do_not_count() -> None:
+    table = 'T = {((9, 0), "ieee", 64): (1, 2), ((8, 0), "ieee", 64): (3, 4), "own": 5}'
+    assert normalised(table) == normalised(table.replace("3", "6")) == normalised(table.replace("(3, 4)", "None"))
+    for before, after in (("(1, 2)", "(1, 6)"), ("(9, 0)", "(8, 6)"), ("5", "6")):
+        assert normalised(table) != normalised(table.replace(before, after))
+    assert normalised("T = {(8, 0): 1}") != normalised("T = {(8, 0): 2}")  # any pair is no capability
+
+
 def test_the_hash_covers_a_familys_kernels_and_what_they_share(tmp_path: Path) -> None:
     for place, text in {
         "kernels/__init__.py": "",
