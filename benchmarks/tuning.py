@@ -7,7 +7,7 @@
 Each candidate is compiled in a process of its own first, many at a time. A pass is launched alone, on inputs of its
 work; a time is the median of repeated launches. A row of the table is the fastest candidate for each pass. For a GPU
 that is not here, candidates are compiled from the fastest on the measured one down, until one fits the shared memory
-and spills hardly more than on the measured one; else that one of those that fit which spills least.
+and its loops spill hardly more than on the measured one; else that one of those that fit whose loops spill least.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ FITTING = {80: 101_376}  # bytes of shared memory: those of sm_86, sm_89 and sm_
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SMALLEST = ("32x32/4/1", "16x32/4/1", "16x16/4/1")  # for GPUs of little shared memory, where nothing timed fits
 LARGEST_SPLIT = 2048  # scores of a tile of split dots where no wgmma takes them: larger ones compile for minutes
-SPILLED = 64  # bytes of a thread's spilled registers that are nothing
+SPILLED = 8  # loads and stores of spilled registers in the loops of a pass that are nothing
 COLUMNS = ("card", "capability", "triton", "dots", "width", "part", "blocks", "milliseconds", "reason")
 
 
@@ -185,7 +185,7 @@ def offline(passes: Passes, capability: int, found: dict[tuple[str, str, int], d
 
 
 def compiled_for(capability: int, candidate: Candidate) -> tuple[int, int]:
-    """The most bytes of shared memory, and those of spilled registers, of a pass that is compiled for a GPU."""
+    """The most bytes of shared memory of a pass that is compiled for a GPU, and what its loops spill (``spilled``)."""
     passes = PASSES[candidate.family]
     found = [_compiled_for(capability, candidate, kind) for kind in passes.kinds]
     return max(memory for memory, _ in found), found[0][1]
@@ -205,8 +205,28 @@ def _compiled_for(capability: int, candidate: Candidate, kind: dict[str, bool]) 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
-        said = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True).stdout
-    return made.metadata.shared, int(re.findall(r"STACK:(\d+)", said)[0])
+        said = subprocess.run([CUOBJDUMP, "-sass", file.name], capture_output=True, text=True).stdout
+    return made.metadata.shared, spilled(said)
+
+
+def spilled(sass: str) -> int:
+    """The loads and stores of spilled registers in the innermost loops of a program, as ``cuobjdump -sass`` prints it.
+
+    What lies outside of loops, or in a loop with others in it, runs seldom.
+    """
+    found = [(int(at, 16), text) for at, text in re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", sass, re.MULTILINE)]
+    jumps = [(int(to[1], 16), at) for at, text in found if (to := re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", text))]
+    loops = {(start, end) for start, end in jumps if start < end}
+    inner = [
+        loop
+        for loop in loops
+        if not any(other != loop and loop[0] <= other[0] <= other[1] <= loop[1] for other in loops)
+    ]
+    return sum(
+        re.search(r"\b(LDL|STL)\b", text) is not None
+        for at, text in found
+        if any(start <= at <= end for start, end in inner)
+    )
 
 
 def table(passes: Passes, found: Best) -> str:

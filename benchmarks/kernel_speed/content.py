@@ -65,7 +65,7 @@ def _parts(node: ast.AST) -> Iterator[str]:
 
 
 def _of_another_gpu(key: ast.expr | None) -> bool:
-    """Whether a table's key begins with a compute capability, as ``((8, 0), "16 bit", 64)``, and not with the timed one."""
+    """Whether a key of a table, as ``((8, 0), "16 bit", 64)``, begins with another capability than the timed one."""
     if not isinstance(key, ast.Tuple) or not key.elts or not isinstance(key.elts[0], ast.Tuple):
         return False
     numbers = [each.value for each in key.elts[0].elts if isinstance(each, ast.Constant)]
