@@ -46,14 +46,6 @@ def fitting(dtype: torch.dtype, features: int, value_features: int) -> dict[str,
     return {name: BLOCKS[name] for name in names}
 
 
-def scores_ahead(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
-    """Return whether forward asks for scores a tile ahead of their use: in 16 bit where dots are wgmma, on sm_9x.
-
-    The order of operations is the same. In the interpreter too, so that what runs there is what runs on that GPU.
-    """
-    return dtype.itemsize == 2 and (interpreted() or capability[0] == 9)
-
-
 def choose(
     part: str,
     dtype: torch.dtype,

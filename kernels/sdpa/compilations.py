@@ -11,7 +11,7 @@ from .. import arguments
 from ..blocks import Blocks
 from ..launching import may_fuse, score_units
 from . import gradients, hessian, launch, moments, output, tangents
-from .blocks import choose, scores_ahead
+from .blocks import choose
 from .guardrails import LARGEST_FEATURES
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]
@@ -62,8 +62,6 @@ def compilation(
     kernel, flags, absent = PASSES[name]
     blocks = blocks or choose(name, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = dict.fromkeys(absent) | flags
-    if name == "forward":
-        constants["AHEAD"] = scores_ahead(getattr(torch, dtype), capability)
     if name == "jvp":
         moving = tangents.centre_moves(getattr(torch, dtype), precision, width)
         constants |= {"MOVING": moving} | ({"r": None} if moving else {})

@@ -131,7 +131,7 @@ def query_kernel(
             taken = missing[:, None] * averaged
             gradient -= taken
             lost = tl.max(tl.abs(taken), axis=1) * 4.0 > tl.max(tl.abs(gradient), axis=1)
-            if tl.max(lost.to(tl.int32)[None, :]) > 0:  # of rows, Triton cannot compile it for sm_100
+            if tl.max(lost.to(tl.int32), axis=0) > 0:
                 again, averaged, missing = swept(
                     q_tile, g_tile, k_rows, v_rows, seen, whole, last, M, score_columns, value_columns,
                     row_shift, row_inverse, mean, scale, rate,
@@ -182,13 +182,12 @@ def key_kernel(
                 k_tile, q_tile, row_shift[None, :], row_inverse[None, :], visible,
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
-            if NEEDS_K:  # asked for before P is used: a GPU multiplies beside the exponentials
-                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
             if NEEDS_V:
                 weights = p.to(g_tile.dtype)
                 v_gradient = dot(weights, g_tile, PRECISION, ACCUMULATE, acc=v_gradient)
             if NEEDS_K:
                 mean = tl.load(z + padded_places(index, padded, queries))
+                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
                 ds = (p * (dp - mean[None, :])).to(q_tile.dtype)
                 k_gradient = dot(ds, q_tile, PRECISION, ACCUMULATE, acc=k_gradient)
 

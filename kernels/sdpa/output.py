@@ -6,7 +6,6 @@ import torch
 import triton
 import triton.language as tl
 
-from ..blocks import capability_of
 from ..tiles import (
     dot,
     in_units,
@@ -19,7 +18,6 @@ from ..tiles import (
     walk,
     whole_tiles,
 )
-from .blocks import scores_ahead
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
 from .tiles import feature_columns
@@ -33,12 +31,8 @@ def forward_kernel(
     H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Compute o [BLOCK_QUERY, DV], m and l [BLOCK_QUERY] of one tile of queries.
-
-    With AHEAD the scores of a tile that every row sees whole are asked for before those of the one before it are used:
-    a GPU with wgmma multiplies them meanwhile. Behind the last such tile that is the first again, for nothing.
 
     Rounded to the dtype of q: exp(S - running maximum), as operand of its dot with v, and o. All else is ACCUMULATE.
     """
@@ -56,21 +50,12 @@ def forward_kernel(
     largest = tl.full([BLOCK_QUERY], float("-inf"), ACCUMULATE)
     row_sum = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
-    if AHEAD:
-        first = load_step(k_rows, 0, (keys < M)[:, None] & score_columns, ALIGNED)
-        ready = dot(q_tile, tl.trans(first), PRECISION, ACCUMULATE)
     for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
-            if AHEAD and not PARTIAL:
-                products = ready
-                following = tl.where(start + BLOCK_KEY < whole, start + BLOCK_KEY, 0)
-                k_tile = load_step(k_rows, following, score_columns, ALIGNED)
-                ready = dot(q_tile, tl.trans(k_tile), PRECISION, ACCUMULATE)
-            else:
-                k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-                products = dot(q_tile, tl.trans(k_tile), PRECISION, ACCUMULATE)
+            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
             v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            products = dot(q_tile, tl.trans(k_tile), PRECISION, ACCUMULATE)
             scores = in_units(products, scale, EXACT)
             if PARTIAL:
                 scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
@@ -99,6 +84,5 @@ def run(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
     o = q.new_empty((problem.batch, problem.heads, problem.queries, problem.value_features))
     m = q.new_empty(o.shape[:3], dtype=problem.statistics_dtype)
     l = torch.empty_like(m)
-    ahead = scores_ahead(problem.dtype, capability_of(problem.device))
-    launch(forward_kernel, problem, planes=(q, k, v), contiguous=(o, m, l), over="query", part="forward", AHEAD=ahead)
+    launch(forward_kernel, problem, planes=(q, k, v), contiguous=(o, m, l), over="query", part="forward")
     return o, m, l
