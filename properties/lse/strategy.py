@@ -17,6 +17,7 @@ OPTIONS = {"scale": (None, 0.25, 1.0), "causal": (False, True), "softcap": (None
 DOMAINS = {"q_segments": IndexDomain(3), "kv_segments": IndexDomain(3)}
 JOINT = {
     "logits 1e4": {"q": "normal:100", "k": "normal:100"},
+    "scores far below 0": {"q": "positive", "k": "largemean:-100"},
     "peaked": {"q": "normal:8", "k": "normal:1"},
     "positive": {"q": "positive", "k": "positive", "dlse": "positive"},
     "sinks that take nothing": {"sinks": "forbidden:0.5"},

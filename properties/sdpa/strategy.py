@@ -15,6 +15,7 @@ DIMS = {
 OPTIONS = {"scale": (None, 0.25, 1.0), "causal": (False, True)}
 JOINT = {
     "logits 1e4": {"q": "normal:100", "k": "normal:100"},
+    "scores far below 0": {"q": "positive", "k": "largemean:-100"},
     "peaked": {"q": "normal:8", "k": "normal:1"},
     "positive": {"q": "positive", "k": "positive", "v": "positive", "do": "positive"},
 }
