@@ -50,6 +50,7 @@ MORE = {
     "empty_splits_combined": 24,
     "keys_scaled_for_the_backward_alone": 24,
     "strides_taken_before_contiguous": 24,
+    "lse_of_swapped_heads": 24,
     "no_tangent_without_that_of_q": 24,
     "loss_of_the_unshifted_sum": 100,  # from 100 on each joint recipe is promised: here, logits near 10 000
 }
