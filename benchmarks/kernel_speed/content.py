@@ -66,7 +66,7 @@ def _parts(node: ast.AST) -> Iterator[str]:
 
 def _of_another_gpu(key: ast.expr | None) -> bool:
     """Whether a key of a table, as ``((8, 0), "16 bit", 64)``, begins with another capability than the timed one."""
-    if not isinstance(key, ast.Tuple) or not key.elts or not isinstance(key.elts[0], ast.Tuple):
-        return False
-    numbers = [each.value for each in key.elts[0].elts if isinstance(each, ast.Constant)]
-    return len(numbers) == 2 and all(isinstance(each, int) for each in numbers) and tuple(numbers) != CAPABILITY
+    match key:
+        case ast.Tuple(elts=[ast.Tuple(elts=[ast.Constant(int(major)), ast.Constant(int(minor))]), *_]):
+            return (major, minor) != CAPABILITY
+    return False

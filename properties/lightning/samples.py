@@ -89,9 +89,8 @@ def made(
 
 
 def plain(sample: Sample) -> Sample:
-    """The sample with contiguous, aligned inputs and cotangents, as its changed forms have them."""
-    inputs = {name: layouts.aligned(t) for name, t in sample.inputs.items()}
-    return replace(sample, inputs=inputs, cotangents={n: layouts.aligned(t) for n, t in sample.cotangents.items()})
+    """The sample with all tensors contiguous and aligned, as its changed forms have them."""
+    return sample.map(layouts.aligned)
 
 
 def in_rows(change: Callable[[Tensor], Tensor], *names: str) -> Callable[[Sample], Sample]:

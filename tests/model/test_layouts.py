@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from gradoracle.model.layouts import LAYOUTS, aligned, apply, expanded_dim, moved, pointwise
+from gradoracle.model.layouts import LAYOUTS, aligned, apply, expanded_dim, moved, pointwise, storage_of
 
 SHAPES = [(), (1,), (5,), (3, 4), (1, 4), (2, 3, 4), (2, 1, 4, 5), (2, 3, 4, 5)]
 KEEPING = [name for name, layout in LAYOUTS.items() if not layout.repeats]
@@ -15,10 +15,6 @@ KEEPING = [name for name, layout in LAYOUTS.items() if not layout.repeats]
 
 def numbered(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.arange(1, torch.Size(shape).numel() + 1).reshape(shape).to(dtype)
-
-
-def storage(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
 
 
 @pytest.mark.parametrize(("shape", "name"), [*itertools.product(SHAPES, KEEPING)])
@@ -49,10 +45,10 @@ def test_strides(name: str, strides: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", ["sliced", "strided", "offset"])
 def test_what_lies_around_is_poison(name: str) -> None:
     laid = apply(numbered((2, 3, 4, 5)), name)
-    memory = storage(laid)
+    memory = storage_of(laid)
     assert memory.isnan().sum() == memory.numel() - laid.numel() > 0
     ints = apply(numbered((2, 3), torch.int64), name)
-    assert (storage(ints) < -(2**60)).sum() == storage(ints).numel() - 6 > 0
+    assert (storage_of(ints) < -(2**60)).sum() == storage_of(ints).numel() - 6 > 0
     if name != "strided":
         ends = memory.isnan()
         assert ends[0] and ends[-1]
@@ -72,7 +68,7 @@ def test_moving_keeps_strides_offset_and_poison(name: str) -> None:
     laid = apply(numbered((2, 3, 4, 5)), name)
     copy = moved(laid, "cpu")
     assert (copy.stride(), copy.storage_offset()) == (laid.stride(), laid.storage_offset())
-    assert torch.equal(storage(copy).nan_to_num(-1.0), storage(laid).nan_to_num(-1.0))
+    assert torch.equal(storage_of(copy).nan_to_num(-1.0), storage_of(laid).nan_to_num(-1.0))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -38,6 +38,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
+from gradoracle.model import layouts
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
@@ -155,13 +156,13 @@ def keys_of_another_segment_do_not_matter(evidence: Evidence) -> Iterator[Findin
 
     def changed(sample: Sample) -> Sample:
         apart, hidden = _of_no_query(sample)
-        k = apart.inputs["k"].clone(memory_format=torch.contiguous_format)
+        k = layouts.aligned(apart.inputs["k"])
         k[:, :, hidden] = -k[:, :, hidden]
         return apart.with_inputs(k=k)
 
     def plain(sample: Sample) -> Sample:
         apart = _of_no_query(sample)[0]
-        return apart.with_inputs(k=apart.inputs["k"].contiguous())
+        return apart.with_inputs(k=layouts.aligned(apart.inputs["k"]))
 
     before = evidence.variant("keys of no query, contiguous", plain)
     after = evidence.variant("keys of no query negated", changed)
