@@ -1,4 +1,4 @@
-"""Tuning of lightning: the fastest tiles of every pass of 16-bit problems on this GPU, for kernels/lightning/tuned.py.
+"""Tuning of lightning: the fastest tiles of every pass on tensor cores on this GPU, for kernels/lightning/tuned.py.
 
     python benchmarks/tuning_lightning.py --workers 14 --file timings.csv   (measures; one row for each candidate)
     python benchmarks/tuning_lightning.py --file timings.csv                (prints the fastest)
@@ -12,8 +12,10 @@ table for as many programs as processors, two and four are one for more.
 from __future__ import annotations
 
 import argparse
+import copy
 import csv
 import importlib.metadata
+import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
@@ -28,10 +30,11 @@ from gradoracle.kernels.lightning.guardrails import Problem, check
 from gradoracle.kernels.lightning.tuned import PARTS, TUNED, Tiles
 
 B, H, N = 4, 16, 8192
+WORK = {"16 bit": (torch.bfloat16, "ieee"), "split": (torch.float32, "bf16x6")}  # dtype, precision
 WIDTHS = (64, 128)
 PIECES = (1, 2, 4, 8)
 SUMS = ("64/64/4/3", "64/64/4/2", "64/64/4/4", "64/32/4/3")
-CANDIDATES: dict[str, tuple[str, ...]] = {
+HALF: dict[str, tuple[str, ...]] = {
     "sums": SUMS,
     "scan": (
         "64/64/4/1", "64/64/4/2", "64/64/4/3", "64/64/4/4", "64/32/4/2", "64/32/4/3", "64/32/4/4", "32/64/4/2",
@@ -47,17 +50,34 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
         "32/64/4/1", "32/64/4/2", "16/32/4/2", "64/16/4/2", "32/16/4/2",
     ),
 }  # fmt: skip
-CANDIDATES["hessian"] = CANDIDATES["tangent"]
+HALF["hessian"] = HALF["tangent"]
+SPLIT_SUMS = (
+    "64/64/2/1", "64/32/2/1", "64/16/2/1", "64/32/2/2", "32:32/64/2/1", "32:32/32/2/1", "32:32/16/2/1", "32:32/32/2/2",
+)  # fmt: skip
+SPLIT_SCAN = (
+    "16/32/2/1", "16/64/2/1", "16/32/2/2", "16/16/2/1", "32/32/2/1", "32/16/2/1", "32:16/32/2/1", "32:16/64/2/1",
+    "32:16/32/2/2", "32:32/32/2/1", "32:16/16/2/1", "32:32/16/2/1",
+)  # fmt: skip
+SPLIT_TANGENT = (
+    "16/32/2/1", "16/16/2/1", "32/16/2/1", "16/32/2/2", "32:16/32/2/1", "32:16/16/2/1", "32:32/16/2/1", "32:32/32/2/1",
+)  # fmt: skip
+SPLIT: dict[str, tuple[str, ...]] = {
+    "sums": SPLIT_SUMS, "scan": SPLIT_SCAN, "gradients": SPLIT_SCAN,
+    "tangent sums": SPLIT_SUMS, "tangent": SPLIT_TANGENT, "hessian": SPLIT_TANGENT,
+}  # fmt: skip
+CANDIDATES = {"16 bit": HALF, "split": SPLIT}
 """[chunk:] micro / value / warps / stages; the chunk is 64 but where another one is tried, which changes results."""
 BEFORE = {"scan": "sums", "gradients": "sums", "tangent": "tangent sums", "hessian": "tangent sums"}
-COLUMNS = ("card", "capability", "triton", "width", "pieces", "part", "tiles", "milliseconds", "reason")
+COLUMNS = ("card", "capability", "triton", "dots", "width", "pieces", "part", "tiles", "milliseconds", "reason")
 
+APART = {"16 bit": 2.0**-6, "split": 2.0**-16}  # of the norm of a result; beyond it a candidate is wrong
 Work = Callable[[], object]
 
 
 class Candidate(NamedTuple):
-    """Tiles of one pass at one width."""
+    """Tiles of one pass, one kind of dots and width."""
 
+    dots: str
     width: int
     part: str
     tiles: str
@@ -70,22 +90,30 @@ def parsed(text: str) -> tuple[int, Tiles]:
     return int(chunk or 64), Tiles(micro, value, warps, stages)
 
 
-def choose(width: int, part: str, tiles: str) -> None:
+def choose(dots: str, width: int, part: str, tiles: str) -> None:
     """Make a pass have these tiles, in this process."""
     for many in (False, True):
-        row = list(TUNED[width, many])
+        row = list(TUNED[dots, width, many])
         row[PARTS.index(part)] = parsed(tiles)[1]
-        TUNED[width, many] = tuple(row)
+        TUNED[dots, width, many] = tuple(row)
 
 
 class Inputs:
-    """Random bfloat16 tensors of one width, and each pass as a call of a problem."""
+    """Random tensors of one kind of dots and width, and each pass as a call of a problem."""
 
-    def __init__(self, width: int, rows: int = N, batch: int = B, heads: int = H) -> None:
+    def __init__(self, dots: str, width: int, rows: int = N, batch: int = B, heads: int = H) -> None:
         torch.manual_seed(0)
-        new = torch.randn(8, batch, heads, rows, width, device="cuda").bfloat16()
+        dtype, precision = WORK[dots]
+        new = torch.randn(8, batch, heads, rows, width, device="cuda").to(dtype)
         self.q, self.k, self.v, self.g, *self.moved = new.unbind()
-        self.problem = check(self.q, self.k, self.v, None, False, None)
+        self.problem = check(self.q, self.k, self.v, None, False, precision, None)
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        """The same tensors in another dtype."""
+        other = copy.copy(self)
+        other.q, other.k, other.v, other.g = (x.to(dtype) for x in (self.q, self.k, self.v, self.g))
+        other.moved = [x.to(dtype) for x in self.moved]
+        return other
 
     def cut(self, pieces: int, chunk: int) -> Problem:
         """The problem in so many pieces."""
@@ -129,26 +157,38 @@ class Inputs:
 
 
 def compiled(candidate: Candidate) -> tuple[Candidate, str]:
-    """Compile a candidate into Triton's cache: why it cannot be launched, or nothing."""
+    """Compile a candidate into Triton's cache: why it cannot be launched or is not right, or nothing."""
     try:
         choose(*candidate)
         if candidate.part in BEFORE:
-            choose(candidate.width, BEFORE[candidate.part], "64/64/4/2")
-        inputs = Inputs(candidate.width, 512, 1, 1)
-        inputs.works(inputs.cut(2, parsed(candidate.tiles)[0]))[candidate.part]()
+            before = BEFORE[candidate.part]
+            choose(candidate.dots, candidate.width, before, CANDIDATES[candidate.dots][before][0])
+        inputs = Inputs(candidate.dots, candidate.width, 1024, 1, 4)
+        problem = inputs.cut(2, parsed(candidate.tiles)[0])
+        found = _tensors(inputs.works(problem)[candidate.part]())
         torch.cuda.synchronize()
+        ieee = check(*(x.float() for x in (inputs.q, inputs.k, inputs.v)), None, False, "ieee", None)
+        exact = ieee._replace(piece_rows=problem.piece_rows, pieces=problem.pieces)
+        expected = _tensors(inputs.to(torch.float32).works(exact)[candidate.part]())
+        apart = max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
     except Exception as error:
         return candidate, f"{type(error).__name__}: {' '.join(str(error).split())[-160:]}"
-    return candidate, ""
+    return candidate, "" if apart < APART[candidate.dots] else f"wrong: {apart:.1e} of the norm from IEEE float32"
 
 
-def candidates(widths: list[int]) -> Iterator[Candidate]:
-    for width in widths:
-        for part, every in CANDIDATES.items():
-            yield from (Candidate(width, part, tiles) for tiles in every)
+def _tensors(found: Any) -> list[torch.Tensor]:
+    """The tensors of a result, float32."""
+    several = found if isinstance(found, list | tuple) else [found]
+    return [each.float() for each in several if each is not None]
 
 
-def measure(widths: list[int], workers: int, file: Path) -> None:
+def candidates(dots: list[str], widths: list[int]) -> Iterator[Candidate]:
+    for kind, width in itertools.product(dots, widths):
+        for part, every in CANDIDATES[kind].items():
+            yield from (Candidate(kind, width, part, tiles) for tiles in every)
+
+
+def measure(dots: list[str], widths: list[int], workers: int, file: Path) -> None:
     facts = {
         "card": torch.cuda.get_device_name(),
         "capability": "{}.{}".format(*torch.cuda.get_device_capability()),
@@ -162,17 +202,19 @@ def measure(widths: list[int], workers: int, file: Path) -> None:
             rows.writerow(facts | candidate._asdict() | found)
             stream.flush()
 
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-            answers = [each.result() for each in as_completed([pool.submit(compiled, c) for c in candidates(widths)])]
+        fresh = multiprocessing.get_context("spawn")  # and one process each: an illegal access ends its own alone
+        with ProcessPoolExecutor(workers, fresh, max_tasks_per_child=1) as pool:
+            tried = [pool.submit(compiled, each) for each in candidates(dots, widths)]
+            answers = [each.result() for each in as_completed(tried)]
         refused = {candidate: reason for candidate, reason in answers if reason}
         for candidate, reason in refused.items():
             row(candidate, reason=reason)
         print(f"{len(answers)} candidates compiled, {len(refused)} refused", flush=True)
-        for width in widths:
-            inputs = Inputs(width)
+        for kind, width in itertools.product(dots, widths):
+            inputs = Inputs(kind, width)
             for pieces in PIECES:
-                for part, every in CANDIDATES.items():
-                    ready = [c for c in (Candidate(width, part, tiles) for tiles in every) if c not in refused]
+                for part, every in CANDIDATES[kind].items():
+                    ready = [c for c in (Candidate(kind, width, part, tiles) for tiles in every) if c not in refused]
                     found = {c: timed(inputs, c, pieces) for c in ready if pieces > 1 or "sums" not in part}
                     for candidate, milliseconds in found.items():
                         row(candidate, pieces=pieces, milliseconds=f"{milliseconds:.4f}")
@@ -192,22 +234,24 @@ def show(file: Path) -> None:
     with file.open(encoding="utf-8", newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["milliseconds"]]
     rows.sort(key=lambda row: float(row["milliseconds"]))
-    for width in sorted({row["width"] for row in rows}, key=int):
+    for dots, width in sorted({(row["dots"], row["width"]) for row in rows}):
         for part in PARTS:
             for pieces in sorted({row["pieces"] for row in rows}, key=int):
-                own = [r for r in rows if (r["width"], r["part"], r["pieces"]) == (width, part, pieces)]
+                place = (dots, width, part, pieces)
+                own = [r for r in rows if (r["dots"], r["width"], r["part"], r["pieces"]) == place]
                 best = ", ".join(f"{r['tiles']} {r['milliseconds']}" for r in own[:4])
-                print(f"{width} {part}, {pieces} pieces: {best}")
+                print(f"{dots} {width} {part}, {pieces} pieces: {best}")
 
 
 def main(words: list[str]) -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--dots", nargs="+", default=list(CANDIDATES), choices=list(CANDIDATES))
     options.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS))
     options.add_argument("--workers", type=int, default=0, help="compilations at a time; none: print what is there")
     options.add_argument("--file", type=Path, required=True)
     given = options.parse_args(words)
     if given.workers:
-        measure(given.widths, given.workers, given.file)
+        measure(given.dots, given.widths, given.workers, given.file)
     show(given.file)
 
 

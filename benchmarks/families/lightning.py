@@ -16,6 +16,7 @@ from . import truth, works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
+SPLIT = f"gradoracle {works.ON_TENSOR_CORES}"
 OURS, EAGER, COMPILED = "gradoracle", "torch eager, quadratic", "torch.compile, quadratic"
 FLA, FUSED = "fla chunk", "fla fused_chunk"
 TOKENS = 65_536  # B N of a scan
@@ -82,6 +83,7 @@ def timed(
     shape = (B, H, N, D)
     inputs, tangents = (works.Normal([shape] * 3, dtype, device, seed=seed) for seed in (0, 2))
     g, others = works.Normal([shape], dtype, device, seed=1), works.columns(inputs)
+    ours = {OURS: "ieee"} | ({SPLIT: works.ON_TENSOR_CORES} if dtype == torch.float32 else {})
     product, scores = 2.0 * B * H * N * D * D, 1.0 * B * H * N * N
     tensor = 1.0 * B * H * N * D * dtype.itemsize
 
@@ -108,7 +110,9 @@ def timed(
         ),
     ):
         beyond = dtype == torch.float16 and derivative == "forward"
-        entries: dict[str, works.Factory] = {OURS: partial(how, kernels.lightning)}
+        entries: dict[str, works.Factory] = {
+            who: partial(how, partial(kernels.lightning, precision=precision)) for who, precision in ours.items()
+        }
         if derivative in layout:
             entries[FLA] = partial(layout[derivative], _chunk)
             entries[FUSED] = partial(layout[derivative], _fused)
@@ -122,7 +126,9 @@ def timed(
             {who: factory for who, factory in entries.items() if who not in without},
             operations=products * product,
             moved=tensors * tensor,
+            arithmetic={SPLIT: works.ON_TENSOR_CORES},
             ready=(EAGER,),
+            ours=tuple(ours),
             truth=truth.Truth(
                 truth.names(derivative, "o", "qkv"),
                 truth.exact(how, _chunked),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from ..blocks import interpreted
+from ..blocks import dots_of, interpreted
 from .tuned import PARTS, TUNED
 
 ENOUGH_PROGRAMS = 128
@@ -15,6 +15,14 @@ ENOUGH_PROGRAMS = 128
 
 PROGRAMS = 256
 """How many programs a launch aims at where sequences are cut, whatever the device, so that its bits are the same."""
+
+SPLIT_PROGRAMS = 512
+"""The same of dots of split float32, whose programs wait for each other less than for memory; and from how many on a
+sequence is left whole."""
+
+SPLIT_WARPS = 2
+"""Warps of a program of split float32 at most: so few take mma.sync. Four take wgmma, of which ptxas 12.8, that of
+Triton 3.6 and 3.7, makes wrong code in some of these passes; 12.9 and 13.0 do not (results/h100/wgmma_of_ptxas.txt)."""
 
 LARGEST_PIECES = 64
 """In how many pieces a sequence is cut at most; a program adds up the states of the pieces before its own."""
@@ -47,6 +55,12 @@ BLOCKS: dict[str, Blocks] = {
     "square": Blocks(64, 64, value=64, num_stages=3),
 }
 """Every shipped configuration by name; `blocks=` forces one on every pass. `fitting` says which fit a dtype."""
+AUTOMATIC: dict[str, Blocks] = {
+    "16 bit": BLOCKS["square"],
+    "ieee": BLOCKS["narrow"]._replace(piece=0),
+    "split": Blocks(32, 16, value=32, num_warps=SPLIT_WARPS),
+}
+"""By kind of dots what a GPU has where nothing is forced; IEEE float32 takes no tensor cores, larger tiles spill."""
 
 
 def fitting(dtype: torch.dtype) -> dict[str, Blocks]:
@@ -89,11 +103,12 @@ def programs_of_head(blocks: Blocks, columns: int, width: int) -> int:
     return triton.cdiv(columns, min(value_columns(blocks, columns), max(32, padded(width) // 2)))
 
 
-def choose(dtype: torch.dtype, rows: int) -> Blocks:
+def choose(dtype: torch.dtype, precision: str, rows: int) -> Blocks:
     """Choose blocks where no `blocks=` forces them.
 
     Args:
         dtype: of q, k and v.
+        precision: of the dots of float32.
         rows: N.
 
     The interpreter charges for steps, and programs in step share them: a long sequence is cut into 32 pieces, of short
@@ -102,39 +117,37 @@ def choose(dtype: torch.dtype, rows: int) -> Blocks:
     if interpreted():
         chunk, pieces = (32, 32) if rows > LONG else (64, 1)
         return Blocks(chunk, chunk, value=128, piece=triton.cdiv(rows, chunk * pieces) * chunk)
-    return automatic(dtype)
+    return automatic(dtype, precision)
 
 
-def automatic(dtype: torch.dtype) -> Blocks:
-    """Return the blocks of a GPU where none are forced; IEEE float32 dots take no tensor cores, larger tiles spill."""
-    return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
+def automatic(dtype: torch.dtype, precision: str) -> Blocks:
+    """Return the blocks of a GPU where none are forced."""
+    return AUTOMATIC[dots_of(dtype, precision)]
 
 
-def of_part(
-    blocks: Blocks, part: str, dtype: torch.dtype, features: int, programs: int, capability: tuple[int, int]
-) -> Blocks:
+def of_part(blocks: Blocks, part: str, dots: str, features: int, programs: int, capability: tuple[int, int]) -> Blocks:
     """Return the blocks of one pass of a problem that forces none, on a GPU.
 
     Args:
         blocks: what `automatic` returned.
         part: the pass, one of `tuned.PARTS`.
-        dtype: of q, k and v.
+        dots: their kind, as in `AUTOMATIC`.
         features: D of the launch.
         programs: of all pieces of all heads, as `programs_of_head` counts them.
         capability: of the GPU.
 
     Its chunk is that of every pass, since results depend on it. The rest is a row of `tuned` where there is one.
     """
-    if not has_tuned(dtype, capability):
+    if not has_tuned(dots, capability):
         return in_one_stage(blocks, part)
     width = max(64, padded(features))
-    tiles = TUNED[width, programs > ENOUGH_PROGRAMS][PARTS.index(part)]
+    tiles = TUNED[dots, width, programs > ENOUGH_PROGRAMS][PARTS.index(part)]
     return blocks._replace(**tiles._asdict())
 
 
-def has_tuned(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
-    """Return whether passes have tiles of their own: those of 16 bit on sm_9x, the only ones that were timed."""
-    return dtype != torch.float32 and capability[0] == 9
+def has_tuned(dots: str, capability: tuple[int, int]) -> bool:
+    """Return whether passes have tiles of their own: those on tensor cores on sm_9x, the only ones that were timed."""
+    return dots != "ieee" and capability[0] == 9
 
 
 def in_one_stage(blocks: Blocks, part: str) -> Blocks:
@@ -142,12 +155,18 @@ def in_one_stage(blocks: Blocks, part: str) -> Blocks:
     return blocks._replace(num_stages=1) if part in ("tangent sums", "tangent", "hessian") else blocks
 
 
-def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:
+def few_enough_warps(blocks: Blocks, dots: str) -> Blocks:
+    """Return blocks that are forced with no more warps than their kind of dots may have."""
+    return blocks._replace(num_warps=min(blocks.num_warps, SPLIT_WARPS)) if dots == "split" else blocks
+
+
+def piece_rows(blocks: Blocks, dots: str, rows: int, programs: int) -> int:
     """Return how many rows a piece has, a multiple of the chunk, where `programs` would run on whole sequences."""
     if blocks.piece:
         shortest = triton.cdiv(triton.cdiv(rows, LARGEST_PIECES), blocks.chunk) * blocks.chunk
         return max(blocks.piece, shortest)
-    pieces = 1 if programs >= ENOUGH_PROGRAMS else min(LARGEST_PIECES, PROGRAMS // programs, max(1, rows // 512))
+    enough, aim = (SPLIT_PROGRAMS, SPLIT_PROGRAMS) if dots == "split" else (ENOUGH_PROGRAMS, PROGRAMS)
+    pieces = 1 if programs >= enough else min(LARGEST_PIECES, aim // programs, max(1, rows // 512))
     return triton.cdiv(triton.cdiv(rows, pieces), blocks.chunk) * blocks.chunk
 
 

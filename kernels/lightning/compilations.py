@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..blocks import dots_of
+from ..launching import may_fuse
 from . import gradients, hessian, launch, scan, tangents
 from .blocks import ENOUGH_PROGRAMS, Blocks, automatic, fitting, has_tuned, in_one_stage, of_part
 
@@ -40,22 +42,35 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
     if dtype not in NAMES:
         return []
     held = getattr(torch, dtype)
-    own = automatic(held)._replace(piece=0)
+    own = automatic(held, "ieee")._replace(piece=0)
     found = []
     for label, blocks in fitting(held).items():
         chosen = blocks._replace(piece=0) == own
         for part in PASSES if chosen else FORCED:
             for width in WIDTHS if chosen else (max(WIDTHS),):
                 found.append(compilation(part, dtype, width, label, in_one_stage(blocks, part), aligned=chosen))
-    for part, width in itertools.product(PASSES if has_tuned(held, capability) else (), WIDTHS):
-        few, many = (of_part(own, part, held, width, ENOUGH_PROGRAMS + more, capability) for more in (0, 1))
-        found.append(compilation(part, dtype, width, "tuned", few))
+    return found + on_tensor_cores(dtype, capability)
+
+
+def on_tensor_cores(dtype: str, capability: tuple[int, int]) -> list[Compilation]:
+    """Return those of aligned rows whose dots take tensor cores and that no shipped configuration is the same as."""
+    held = getattr(torch, dtype)
+    precision = "bf16x6" if held == torch.float32 else "ieee"
+    dots, own = dots_of(held, precision), automatic(held, precision)
+    chosen = f"{'tuned' if has_tuned(dots, capability) else 'automatic'}, {precision}"
+    found = []
+    for part, width in itertools.product(PASSES, WIDTHS):
+        few, many = (of_part(own, part, dots, width, ENOUGH_PROGRAMS + more, capability) for more in (0, 1))
+        if dots == "split" or has_tuned(dots, capability):
+            found.append(compilation(part, dtype, width, chosen, few, precision=precision))
         if many != few:
-            found.append(compilation(part, dtype, width, "tuned, many programs", many))
+            found.append(compilation(part, dtype, width, f"{chosen}, many programs", many, precision=precision))
     return found
 
 
-def compilation(part: str, dtype: str, width: int, label: str, blocks: Blocks, *, aligned: bool = True) -> Compilation:
+def compilation(
+    part: str, dtype: str, width: int, label: str, blocks: Blocks, *, aligned: bool = True, precision: str = "ieee"
+) -> Compilation:
     """Return one pass at D = Dv = width with one block configuration."""
     kernel = PASSES[part]
     constants: dict[str, Any] = {
@@ -64,10 +79,15 @@ def compilation(part: str, dtype: str, width: int, label: str, blocks: Blocks, *
         "WIDTH": width,
         "BLOCK_VALUE": blocks.value,
         "ALIGNED": aligned,
+        "PRECISION": precision,
     }
     constants = {argument: value for argument, value in constants.items() if argument in kernel.arg_names}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
-    options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
+    options = {
+        "num_warps": blocks.num_warps,
+        "num_stages": blocks.num_stages,
+        "enable_fp_fusion": may_fuse(True, precision),
+    }
     return f"{part}, D = Dv = {width}, {label}", kernel, signature, constants, options
 
 

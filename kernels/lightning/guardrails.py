@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 import triton
 
+from .. import arguments
 from ..arguments import (
     LARGEST_ROWS,
     block_size,
@@ -20,6 +21,7 @@ from ..arguments import (
     like,
     shape,
 )
+from ..blocks import dots_of
 from .blocks import Blocks, choose, piece_rows, programs_of_head
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -29,8 +31,8 @@ LARGEST_FEATURES = 128
 class Problem(NamedTuple):
     """A checked problem: dims, dtype and blocks, as every kernel of the family takes them.
 
-    `forced` says whether the caller gave the blocks, which every pass then has. `piece_rows` is how many rows a piece
-    of a sequence has, and `pieces` how many there are.
+    `precision` is that of the dots of float32. `forced` says whether the caller gave the blocks, which every pass then
+    has. `piece_rows` is how many rows a piece of a sequence has, and `pieces` how many there are.
     """
 
     batch: int
@@ -43,10 +45,13 @@ class Problem(NamedTuple):
     piece_rows: int
     pieces: int
     dtype: torch.dtype
+    precision: str
     device: torch.device
 
 
-def check(q: object, k: object, v: object, initial_state: object, return_state: object, blocks: object) -> Problem:
+def check(
+    q: object, k: object, v: object, initial_state: object, return_state: object, precision: object, blocks: object
+) -> Problem:
     """Return the problem that the tensors and options pose; they are those of `lightning`.
 
     Raises:
@@ -74,12 +79,16 @@ def check(q: object, k: object, v: object, initial_state: object, return_state: 
         dtype("initial_state", state, torch.float32)
         device("initial_state", state, q.device)
     boolean("return_state", return_state)
+    dots = arguments.precision(precision, q.dtype)
     given = _check_blocks(blocks)
-    chosen = given or choose(q.dtype, rows)
+    chosen = given or choose(q.dtype, dots, rows)
     widest = max(features, values)
-    length = piece_rows(chosen, rows, batch * heads * programs_of_head(chosen, widest, widest))
+    programs = batch * heads * programs_of_head(chosen, widest, widest)
+    length = piece_rows(chosen, dots_of(q.dtype, dots), rows, programs)
     pieces = triton.cdiv(rows, length)
-    return Problem(batch, heads, rows, features, values, chosen, given is not None, length, pieces, q.dtype, q.device)
+    return Problem(
+        batch, heads, rows, features, values, chosen, given is not None, length, pieces, q.dtype, dots, q.device
+    )
 
 
 def check_cotangents(problem: Problem, g: object, dstate: object) -> None:

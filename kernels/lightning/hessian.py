@@ -25,6 +25,7 @@ def hessian_kernel(
     dstate_b, dstate_h, dstate_r, dstate_c, tdstate_b, tdstate_h, tdstate_r, tdstate_c,
     H, N, D, E, piece_rows, pieces, starts, later_starts, ends, of_q, of_k, of_v,
     CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute `tangent_piece` of one gradient for a block of columns of one piece of one head.
 
@@ -60,7 +61,7 @@ def hessian_kernel(
         index, batch, head, piece, column,
         N, one_of(number, E, E, D), one_of(number, D, D, E), piece_rows, pieces, one_of(number, 1, -1, -1),
         tl.where(number == 0, starts, later_starts), one_of(number, 0, 0, ends),
-        CHUNK, MICRO, WIDTH, BLOCK_VALUE, ALIGNED,
+        CHUNK, MICRO, WIDTH, BLOCK_VALUE, ALIGNED, PRECISION,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ def lightning(
     *,
     initial_state: torch.Tensor | None = None,
     return_state: bool = False,
+    precision: str = "ieee",
     blocks: Blocks | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Return O_i = q_i S_0 + sum over j <= i of (q_i . k_j) v_j, and the state S_0 + sum over all j of k_j^T v_j.
@@ -41,7 +42,9 @@ def lightning(
             bfloat16, float16; any strides, none is copied.
         initial_state: S_0 [B, H, D, Dv] in float32, zero by default.
         return_state: whether to return the state after the last row too.
-        blocks: one configuration for every pass; chosen by dtype and N by default.
+        precision: of the dots of float32: "ieee"; "bf16x6", six products of bfloat16 parts on tensor cores, nearly as
+            precise, operands at most 2^111; or "tf32".
+        blocks: one configuration for every pass; chosen by dtype, precision and N by default.
 
     Returns:
         o [B, H, N, Dv] in the dtype of q; with `return_state`, (o, state [B, H, D, Dv] in float32). Contiguous. Linear
@@ -55,7 +58,7 @@ def lightning(
     gradient, once. States and all sums are float32. Every run gives the same bits. Memory besides inputs and outputs:
     `workspace_bytes`; nothing of size N x N, nor a state per chunk, is kept.
     """
-    problem = check(q, k, v, initial_state, return_state, blocks)
+    problem = check(q, k, v, initial_state, return_state, precision, blocks)
     o, state = _Lightning.apply(q, k, v, initial_state, problem, return_state)[:2]
     return (o, state) if return_state else o
 

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, output_plane
+from ..tiles import columns_within, dot, output_plane
 from .guardrails import Problem
 from .launch import UNSPECIALISED, launch, strides_of
 from .tiles import (
@@ -35,7 +35,7 @@ def sums_kernel(
     y, z, sums,
     y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c,
     H, N, D, E, piece_rows, pieces, direction,
-    CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sum y^T z [WIDTH, BLOCK_VALUE] over one piece of one head, in float32; the last piece has none after it.
 
@@ -56,7 +56,7 @@ def sums_kernel(
         existing = (start + rows < N)[:, None]
         y_tile = load_step(y_rows, start, existing & of_features, ALIGNED)
         z_tile = load_step(z_rows, start, existing & of_values, ALIGNED)
-        state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
+        state = dot(tl.trans(y_tile), z_tile, PRECISION, tl.float32, acc=state)
     store_state(sums, index.to(tl.int64) * (pieces - 1) + piece, state, features, values, D, E, True)
 
 
@@ -65,6 +65,7 @@ def scan_piece(
     x, y, z, initial, sums, out, last, index, batch, head, piece, column,
     N, D, E, piece_rows, pieces, direction, starts, ends,
     CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute out [piece_rows, BLOCK_VALUE] of one piece of one head; the last piece writes the state after it.
 
@@ -96,10 +97,10 @@ def scan_piece(
             present = (start + micro + keys < N)[:, None]
             y_tile = load_step(y_rows, start + micro, present & of_features, ALIGNED)
             z_tile = load_step(z_rows, start + micro, present & of_values, ALIGNED)
-            scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
-            out_tile = times_values(scores, z_tile, out_tile)
-            state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
-        out_tile = times_state(x_tile, before, power, out_tile)
+            scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction, PRECISION)
+            out_tile = times_values(scores, z_tile, out_tile, PRECISION)
+            state = dot(tl.trans(y_tile), z_tile, PRECISION, tl.float32, acc=state)
+        out_tile = times_state(x_tile, before, power, out_tile, PRECISION)
         store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
     store_state(last, index.to(tl.int64), state, features, values, D, E, (piece == pieces - 1) & (ends != 0))
 
@@ -110,6 +111,7 @@ def scan_kernel(
     x_b, x_h, x_r, x_c, y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c, initial_b, initial_h, initial_r, initial_c,
     H, N, D, E, piece_rows, pieces, starts, ends,
     CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute `scan_piece` of x, y and z, forwards in time, for a block of columns of one piece of one head."""
     index, batch, head, piece, column = program_piece(tl.cdiv(E, BLOCK_VALUE), H, pieces)
@@ -117,7 +119,7 @@ def scan_kernel(
         (x, x_b, x_h, x_r, x_c), (y, y_b, y_h, y_r, y_c), (z, z_b, z_h, z_r, z_c),
         (initial, initial_b, initial_h, initial_r, initial_c), (sums, E, 1), out, last,
         index, batch, head, piece, column, N, D, E, piece_rows, pieces, 1, starts, ends,
-        CHUNK, MICRO, WIDTH, BLOCK_VALUE, ALIGNED,
+        CHUNK, MICRO, WIDTH, BLOCK_VALUE, ALIGNED, PRECISION,
     )  # fmt: skip
 
 

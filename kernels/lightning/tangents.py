@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ..absent import complete
-from ..tiles import columns_within, output_plane
+from ..tiles import columns_within, dot, output_plane
 from .guardrails import Problem
 from .launch import UNSPECIALISED, launch, strides_of
 from .tiles import (
@@ -37,7 +37,7 @@ def tangent_sums_kernel(
     y, z, ty, tz, tsums,
     y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c, ty_b, ty_h, ty_r, ty_c, tz_b, tz_h, tz_r, tz_c,
     H, N, D, E, piece_rows, pieces, direction,
-    CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sum y'^T z + y^T z' [WIDTH, BLOCK_VALUE] over one piece of one head, in float32, as `scan.sums_kernel` does."""
     index, batch, head, piece, column = program_piece(tl.cdiv(E, BLOCK_VALUE), H, pieces - 1)
@@ -59,8 +59,8 @@ def tangent_sums_kernel(
         z_tile = load_step(z_rows, start, existing & of_values, ALIGNED)
         ty_tile = load_step(ty_rows, start, existing & of_features, ALIGNED)
         tz_tile = load_step(tz_rows, start, existing & of_values, ALIGNED)
-        moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
-        moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
+        moved = dot(tl.trans(ty_tile), z_tile, PRECISION, tl.float32, acc=moved)
+        moved = dot(tl.trans(y_tile), tz_tile, PRECISION, tl.float32, acc=moved)
     store_state(tsums, index.to(tl.int64) * (pieces - 1) + piece, moved, features, values, D, E, True)
 
 
@@ -69,6 +69,7 @@ def tangent_piece(
     x, y, z, tx, ty, tz, initial, tinitial, sums, tsums, out, last, index, batch, head, piece, column,
     N, D, E, piece_rows, pieces, direction, starts, ends,
     CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute the tangent [piece_rows, BLOCK_VALUE] of out for one piece of one head; the last piece, of the state.
 
@@ -106,17 +107,17 @@ def tangent_piece(
             ty_tile = load_step(ty_rows, start + micro, present & of_features, ALIGNED)
             z_tile = load_step(z_rows, start + micro, present & of_values, ALIGNED)
             tz_tile = load_step(tz_rows, start + micro, present & of_values, ALIGNED)
-            tscores = tl.dot(tx_tile, tl.trans(y_tile), input_precision="ieee")
-            tscores = tl.dot(x_tile, tl.trans(ty_tile), acc=tscores, input_precision="ieee")
+            tscores = dot(tx_tile, tl.trans(y_tile), PRECISION, tl.float32)
+            tscores = dot(x_tile, tl.trans(ty_tile), PRECISION, tl.float32, acc=tscores)
             tscores = earlier(tscores, rows, micro + keys, direction)
-            out_tile = times_values(tscores, z_tile, out_tile)
-            scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
-            out_tile = times_values(scores, tz_tile, out_tile)
-            state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
-            moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
-            moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
-        out_tile = times_state(tx_tile, before, power, out_tile)
-        out_tile = times_state(x_tile, tbefore, tpower, out_tile)
+            out_tile = times_values(tscores, z_tile, out_tile, PRECISION)
+            scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction, PRECISION)
+            out_tile = times_values(scores, tz_tile, out_tile, PRECISION)
+            state = dot(tl.trans(y_tile), z_tile, PRECISION, tl.float32, acc=state)
+            moved = dot(tl.trans(ty_tile), z_tile, PRECISION, tl.float32, acc=moved)
+            moved = dot(tl.trans(y_tile), tz_tile, PRECISION, tl.float32, acc=moved)
+        out_tile = times_state(tx_tile, before, power, out_tile, PRECISION)
+        out_tile = times_state(x_tile, tbefore, tpower, out_tile, PRECISION)
         store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
     store_state(last, index.to(tl.int64), moved, features, values, D, E, (piece == pieces - 1) & (ends != 0))
 
@@ -129,6 +130,7 @@ def tangent_kernel(
     initial_b, initial_h, initial_r, initial_c, tinitial_b, tinitial_h, tinitial_r, tinitial_c,
     H, N, D, E, piece_rows, pieces, starts, ends,
     CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute `tangent_piece` of x, y and z, forwards in time, for a block of columns of one piece of one head."""
     index, batch, head, piece, column = program_piece(tl.cdiv(E, BLOCK_VALUE), H, pieces)
@@ -138,7 +140,7 @@ def tangent_kernel(
         (initial, initial_b, initial_h, initial_r, initial_c),
         (tinitial, tinitial_b, tinitial_h, tinitial_r, tinitial_c), (sums, E, 1), (tsums, E, 1), out, last,
         index, batch, head, piece, column, N, D, E, piece_rows, pieces, 1, starts, ends,
-        CHUNK, MICRO, WIDTH, BLOCK_VALUE, ALIGNED,
+        CHUNK, MICRO, WIDTH, BLOCK_VALUE, ALIGNED, PRECISION,
     )  # fmt: skip
 
 

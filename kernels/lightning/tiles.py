@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import below, offsets, plane
+from ..tiles import below, dot, offsets, plane
 
 
 @triton.jit
@@ -79,9 +79,9 @@ def store_rows(plane, tile, start, rows, columns, count, there, ALIGNED: tl.cons
 
 
 @triton.jit
-def masked_scores(x_tile, y_tile, query_rows, key_rows, direction):
+def masked_scores(x_tile, y_tile, query_rows, key_rows, direction, PRECISION: tl.constexpr):
     """Return x y^T [queries, keys] where the key is no later than the query in the direction of time, 0 elsewhere."""
-    scores = tl.dot(x_tile, tl.trans(y_tile), input_precision="ieee")
+    scores = dot(x_tile, tl.trans(y_tile), PRECISION, tl.float32)
     return earlier(scores, query_rows, key_rows, direction)
 
 
@@ -134,7 +134,7 @@ def powers_of_two(peak):
 
 
 @triton.jit
-def times_values(scores, values, total):
+def times_values(scores, values, total, PRECISION: tl.constexpr):
     """Return total + scores values, the scores rounded to the dtype of the values.
 
     In float16 a row of scores that goes beyond 2^15 is scaled by a power of two, so that none becomes infinite.
@@ -144,7 +144,7 @@ def times_values(scores, values, total):
         product = tl.dot((scores * inverse[:, None]).to(tl.float16), values, input_precision="ieee")
         return total + product * power[:, None]
     else:
-        return tl.dot(scores.to(values.dtype), values, acc=total, input_precision="ieee")
+        return dot(scores.to(values.dtype), values, PRECISION, tl.float32, acc=total)
 
 
 @triton.jit
@@ -161,12 +161,12 @@ def operand(state, tile):
 
 
 @triton.jit
-def times_state(tile, state, power, total):
+def times_state(tile, state, power, total, PRECISION: tl.constexpr):
     """Return total + tile state, of what `operand` returned."""
     if tile.dtype == tl.float16:
         return total + tl.dot(tile, state, input_precision="ieee") * power
     else:
-        return tl.dot(tile, state, acc=total, input_precision="ieee")
+        return dot(tile, state, PRECISION, tl.float32, acc=total)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Tiles of every pass of 16-bit problems by width, on sm_9x; chosen from timings of benchmarks/tuning_lightning.py."""
+"""Tiles of every pass by kind of dots and width, on sm_9x; chosen from timings of benchmarks/tuning_lightning.py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class Tiles(NamedTuple):
 
 PARTS = ("sums", "scan", "gradients", "tangent sums", "tangent", "hessian")
 
-TUNED: dict[tuple[int, bool], tuple[Tiles, ...]] = {  # width, and whether there are more programs than processors
-    (64, False): (
+TUNED: dict[tuple[str, int, bool], tuple[Tiles, ...]] = {
+    # kind of dots, width, and whether there are more programs than processors
+    ("16 bit", 64, False): (
         Tiles(64, 64, 4, 4),  # sums
         Tiles(64, 32, 4, 4),  # scan
         Tiles(64, 64, 4, 3),  # gradients
@@ -25,7 +26,7 @@ TUNED: dict[tuple[int, bool], tuple[Tiles, ...]] = {  # width, and whether there
         Tiles(64, 32, 4, 3),  # tangent
         Tiles(64, 64, 4, 2),  # hessian
     ),
-    (64, True): (
+    ("16 bit", 64, True): (
         Tiles(64, 64, 4, 4),  # sums
         Tiles(64, 64, 4, 4),  # scan
         Tiles(64, 64, 4, 3),  # gradients
@@ -33,7 +34,7 @@ TUNED: dict[tuple[int, bool], tuple[Tiles, ...]] = {  # width, and whether there
         Tiles(64, 64, 4, 2),  # tangent
         Tiles(64, 64, 4, 2),  # hessian
     ),
-    (128, False): (
+    ("16 bit", 128, False): (
         Tiles(64, 64, 4, 4),  # sums
         Tiles(64, 64, 4, 3),  # scan
         Tiles(64, 64, 4, 4),  # gradients
@@ -41,12 +42,44 @@ TUNED: dict[tuple[int, bool], tuple[Tiles, ...]] = {  # width, and whether there
         Tiles(64, 64, 4, 2),  # tangent
         Tiles(32, 64, 4, 2),  # hessian
     ),
-    (128, True): (
+    ("16 bit", 128, True): (
         Tiles(64, 64, 4, 3),  # sums
         Tiles(64, 64, 4, 3),  # scan
         Tiles(64, 64, 4, 3),  # gradients
         Tiles(64, 64, 4, 3),  # tangent sums
         Tiles(32, 64, 4, 2),  # tangent
         Tiles(32, 64, 4, 2),  # hessian
+    ),
+    ("split", 64, False): (
+        Tiles(32, 16, 2, 1),  # sums
+        Tiles(32, 16, 2, 1),  # scan
+        Tiles(16, 32, 2, 2),  # gradients
+        Tiles(32, 16, 2, 1),  # tangent sums
+        Tiles(16, 16, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
+    ),
+    ("split", 64, True): (
+        Tiles(32, 32, 2, 1),  # sums
+        Tiles(16, 32, 2, 2),  # scan
+        Tiles(16, 32, 2, 2),  # gradients
+        Tiles(32, 32, 2, 1),  # tangent sums
+        Tiles(16, 32, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
+    ),
+    ("split", 128, False): (
+        Tiles(32, 16, 2, 1),  # sums
+        Tiles(16, 16, 2, 1),  # scan
+        Tiles(16, 16, 2, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # tangent sums
+        Tiles(16, 16, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
+    ),
+    ("split", 128, True): (
+        Tiles(32, 16, 2, 1),  # sums
+        Tiles(16, 32, 2, 1),  # scan
+        Tiles(16, 16, 2, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # tangent sums
+        Tiles(16, 16, 2, 1),  # tangent
+        Tiles(16, 32, 2, 1),  # hessian
     ),
 }

@@ -20,16 +20,21 @@ def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
     return kernels.fitting(getattr(torch, dtype))
 
 
+def _chunk(dtype: str, rows: int, blocks: str, arguments: Mapping[str, Any]) -> int:
+    """Rows of a chunk of the configuration that is forced, or else chosen."""
+    if blocks:
+        return kernels.BLOCKS[blocks].chunk
+    return choose(getattr(torch, dtype), arguments.get("precision", "ieee"), rows).chunk
+
+
 def _algorithm(dtype: str, sample: Sample, blocks: str, arguments: Mapping[str, Any]) -> str:
-    """The order of roundings of the configuration that is forced, or else chosen."""
-    chosen = kernels.BLOCKS[blocks] if blocks else choose(getattr(torch, dtype), sample.inputs["q"].shape[2])
-    return chunks_of(chosen.chunk)
+    """The order of roundings of its chunks."""
+    return chunks_of(_chunk(dtype, sample.inputs["q"].shape[2], blocks, arguments))
 
 
 def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int, arguments: Mapping[str, Any]) -> Mapping[str, int]:
     """Rows of a chunk."""
-    chosen = kernels.BLOCKS[blocks] if blocks else choose(getattr(torch, dtype), dims["N"])
-    return {"N": chosen.chunk}
+    return {"N": _chunk(dtype, dims["N"], blocks, arguments)}
 
 
 KERNELS = (

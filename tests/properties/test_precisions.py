@@ -14,14 +14,16 @@ from gradoracle.project.request import Request
 COMPARED = {
     "sdpa": "*_matches_*,*_converge*,backward_*,hvp_*,jvp_*,the_saved_*,l_*,a_query_*",
     "lse": "*_matches_*,*_converge*,hvp_*,jvp_*,fused_*",
+    "lightning": "*_matches_*,*_converge*,hvp_*,jvp_*",
 }
+DIMS = {"sdpa": ("T=1:40", "M=1:40"), "lse": ("T=1:40", "M=1:40"), "lightning": ("N=1:140",)}
 
 
 @pytest.mark.usefixtures("unshrunk")
 @pytest.mark.parametrize("precision", ["bf16x6", "tf32"])
 @pytest.mark.parametrize("family", list(COMPARED))
 def test_other_precisions_of_dots_keep_the_preset_of_their_name(family: str, precision: str) -> None:
-    dims = dict(map(parse_sizes, ("T=1:40", "M=1:40")))
+    dims = dict(map(parse_sizes, DIMS[family]))
     request = Request(family, device="cpu", dtypes=("float32",), dims=dims, examples=8, workers=0)
     asked = replace(request, arguments={"precision": precision}, contracts={"float32": precision})
     report = check(replace(asked, property=COMPARED[family]))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from gradoracle.kernels import lightning as kernels
 from gradoracle.kernels.lightning import scan
-from gradoracle.kernels.lightning.blocks import automatic, of_part, piece_rows, programs_of_head
+from gradoracle.kernels.lightning.blocks import AUTOMATIC, few_enough_warps, of_part, piece_rows, programs_of_head
 from gradoracle.kernels.lightning.guardrails import check
-from gradoracle.kernels.lightning.tuned import PARTS
+from gradoracle.kernels.lightning.tuned import PARTS, TUNED
 from gradoracle.properties.lightning import FAMILY, KERNELS
 from sweeps import covering
 
@@ -69,16 +69,16 @@ def tensors(N: int = 100, D: int = 5, Dv: int = 7) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("blocks", kernels.BLOCKS)
 def test_every_configuration_cuts_a_sequence_of_300_rows(blocks: str) -> None:
     q, k, v = tensors(300)
-    problem = check(q, k, v, None, False, kernels.BLOCKS[blocks])
+    problem = check(q, k, v, None, False, "ieee", kernels.BLOCKS[blocks])
     assert problem.pieces == {"narrow": 10, "tall": 3, "square": 1}[blocks]
-    problem = check(*tensors(1300), None, False, kernels.BLOCKS["square"])
+    problem = check(*tensors(1300), None, False, "ieee", kernels.BLOCKS["square"])
     assert (problem.pieces, problem.piece_rows) == (2, 704), "few heads: pieces of at least 512 rows"
 
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_the_sums_of_pieces_are_those_of_their_rows(direction: int) -> None:
     q, k, v = tensors(300)
-    problem = check(q, k, v, None, False, kernels.BLOCKS["tall"])
+    problem = check(q, k, v, None, False, "ieee", kernels.BLOCKS["tall"])
     sums = scan.sum_pieces(problem, k, v, direction)
     assert sums is not None and sums.shape == (2, 2, 2, 5, 7)
     starts = (0, 128) if direction > 0 else (256, 128)
@@ -91,7 +91,7 @@ def test_the_sums_of_pieces_are_those_of_their_rows(direction: int) -> None:
 def test_the_workspace_is_what_is_allocated() -> None:
     for N in (100, 300, 1300, 200_000):
         q, k, v = (x.expand(2, 2, N, x.shape[3]) for x in tensors(1))
-        problem = check(q, k, v, None, False, kernels.BLOCKS["tall"])
+        problem = check(q, k, v, None, False, "ieee", kernels.BLOCKS["tall"])
         sizes = {"batch": 2, "heads": 2, "features": 5, "value_features": 7}
         formula = kernels.workspace_bytes(**sizes, pieces=problem.pieces)
         assert problem.pieces <= 64 and formula == 4 * 4 * 35 * (problem.pieces - 1)
@@ -117,31 +117,45 @@ def test_memory_grows_with_the_sequence_and_not_with_its_square() -> None:
 
 
 def test_tiles_of_a_pass_keep_the_chunk_and_are_for_sm_9x_alone() -> None:
-    every = itertools.product((torch.bfloat16, torch.float16), (32, 64, 128), PARTS, (128, 129))
-    for dtype, width, part, programs in every:
-        own = of_part(automatic(dtype), part, dtype, width, programs, (9, 0))
-        assert (own.chunk, own.piece) == (64, 0) and own.chunk % own.micro == 0
-        elsewhere = of_part(automatic(dtype), part, dtype, width, programs, (12, 0))
-        assert elsewhere == automatic(dtype)._replace(num_stages=1 if part in PARTS[3:] else 3)
-    assert of_part(automatic(torch.float32), "scan", torch.float32, 64, 1, (9, 0)) == automatic(torch.float32)
+    every = itertools.product(("16 bit", "split"), (32, 64, 128), PARTS, (128, 129))
+    for dots, width, part, programs in every:
+        chosen = AUTOMATIC[dots]
+        own = of_part(chosen, part, dots, width, programs, (9, 0))
+        assert (own.chunk, own.piece) == (chosen.chunk, 0) and own.chunk % own.micro == 0
+        elsewhere = of_part(chosen, part, dots, width, programs, (12, 0))
+        assert elsewhere == chosen._replace(num_stages=1 if part in PARTS[3:] else chosen.num_stages)
+    assert of_part(AUTOMATIC["ieee"], "scan", "ieee", 64, 1, (9, 0)) == AUTOMATIC["ieee"]
 
 
 @pytest.mark.parametrize(
-    ("heads", "N", "D", "Dv", "dtype", "pieces"),
+    ("heads", "N", "D", "Dv", "dots", "pieces"),
     [
-        (64, 8192, 64, 64, torch.bfloat16, 1),
-        (64, 8192, 64, 128, torch.bfloat16, 1),
-        (64, 8192, 32, 32, torch.bfloat16, 4),
-        (63, 8192, 64, 64, torch.bfloat16, 2),
-        (16, 2048, 128, 128, torch.bfloat16, 4),
-        (4, 131072, 64, 64, torch.bfloat16, 32),
-        (4, 131072, 64, 64, torch.float32, 32),
+        (64, 8192, 64, 64, "16 bit", 1),
+        (64, 8192, 64, 128, "16 bit", 1),
+        (64, 8192, 32, 32, "16 bit", 4),
+        (63, 8192, 64, 64, "16 bit", 2),
+        (16, 2048, 128, 128, "16 bit", 4),
+        (4, 131072, 64, 64, "16 bit", 32),
+        (4, 131072, 64, 64, "ieee", 32),
+        (64, 8192, 64, 64, "split", 4),
+        (64, 8192, 128, 128, "split", 2),
+        (256, 8192, 64, 64, "split", 1),
+        (4, 131072, 64, 64, "split", 64),
     ],
 )
-def test_pieces_are_of_sizes_alone(heads: int, N: int, D: int, Dv: int, dtype: torch.dtype, pieces: int) -> None:
-    blocks = automatic(dtype)
-    length = piece_rows(blocks, N, heads * programs_of_head(blocks, max(D, Dv), max(D, Dv)))
+def test_pieces_are_of_sizes_alone(heads: int, N: int, D: int, Dv: int, dots: str, pieces: int) -> None:
+    blocks = AUTOMATIC[dots]
+    length = piece_rows(blocks, dots, N, heads * programs_of_head(blocks, max(D, Dv), max(D, Dv)))
     assert -(-N // length) == pieces and length % blocks.chunk == 0
+
+
+def test_a_program_of_split_float32_has_two_warps_whatever_is_forced() -> None:
+    for blocks in (*kernels.BLOCKS.values(), kernels.Blocks(64, 32, num_warps=8)):
+        assert few_enough_warps(blocks, "split") == blocks._replace(num_warps=2)
+        assert few_enough_warps(blocks, "ieee") == few_enough_warps(blocks, "16 bit") == blocks
+    split = [row for (dots, *_), row in TUNED.items() if dots == "split"]
+    assert len(split) == 4 and all(tiles.num_warps <= 2 for row in split for tiles in row)
+    assert AUTOMATIC["split"].num_warps == 2
 
 
 def test_two_runs_give_the_same_bits() -> None:
@@ -232,7 +246,7 @@ def test_bad_input_is_refused_in_one_sentence(what: str) -> None:
 
 
 def test_cotangents_are_checked_too() -> None:
-    problem = check(*tensors(), None, True, None)
+    problem = check(*tensors(), None, True, "ieee", None)
     from gradoracle.kernels.lightning.guardrails import check_cotangents
 
     with pytest.raises(ValueError, match=r"g has shape \(1,\)|g has rank 1"):
