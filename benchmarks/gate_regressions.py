@@ -37,7 +37,7 @@ PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {  # file, before, after
             "< T\n            visible = keys[:, None]",
             "< T - 1\n            visible = keys[:, None]",
         ),
-        "cast": ("gradients.py", "p.to(g_tile.dtype)", "p.to(tl.bfloat16).to(g_tile.dtype)"),
+        "cast": ("gradients.py", "operand(p, g_rows,", "operand(p.to(tl.bfloat16), g_rows,"),
         "refactoring": ("gradients.py", "k_gradient", "gradient_of_keys"),
     },
     "lse": {

@@ -95,11 +95,11 @@ def _sdpa(modules: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, g: Tensor, m
     o, m, l = modules["output"].run(problem, q, k, v)
     m.normal_()
     l.fill_(float(q.shape[2]))
-    modules["tangents"].run(problem, (q, k, v), tuple(moved), m, l, centred=True, primal=False)
-    modules["moments"].run(problem, (q, k, v), m, l, tangents=tuple(moved))
+    modules["tangents"].run(problem, (q, k, v), tuple(moved), None, None, centred=True, primal=True)
+    modules["moments"].run(problem, (q, k, v), None, None, tangents=tuple(moved))
     modules["gradients"].run(problem, (q, k, v), g, m, l, (True, True, True))
     modules["gradients"].run(problem, (q, k, v), g, m, l, (True, True, True), o)
-    modules["hessian"].run(problem, (q, k, v), g, tuple(moved), m, l, (True, True, True))
+    modules["hessian"].run(problem, (q, k, v), g, tuple(moved), (True, True, True))
 
 
 def _lse(modules: dict[str, Any], q: Tensor, k: Tensor, _: Tensor, g: Tensor, moved: Any, precision: str) -> None:

@@ -25,7 +25,7 @@ def plus(a: Any, b: Any) -> Any:
 
 
 def complete(tangents: Sequence[Any], primals: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the tangents with zeros in place of None, expanded from one row so that they take no memory.
+    """Return the tangents with zeros in place of None, expanded from one row so that they take no memory themselves.
 
     The tangent of a primal that is None stays None.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
@@ -29,6 +30,15 @@ def plane(tensor, batch, head, batch_stride, head_stride, ALIGNED: tl.constexpr)
     if ALIGNED:
         start = tl.multiple_of(start, 16)
     return start
+
+
+def rows_aligned(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of rank 4 keeps the promise of ALIGNED: contiguous rows that start at multiples of 16."""
+    return (
+        tensor.data_ptr() % 16 == 0
+        and tensor.stride(3) == 1
+        and all(stride % 16 == 0 for stride in tensor.stride()[:3])
+    )
 
 
 @triton.jit
@@ -85,7 +95,7 @@ def load_tile(
 def walk(
     tensor, batch, head, rows, columns, batch_stride, head_stride, row_stride, column_stride, ALIGNED: tl.constexpr
 ):  # fmt: skip
-    """Return what `load_step` loads the tiles of plane [batch, head] from, one after the other down the rows.
+    """Return what `load_step` and `load_operand` load the tiles of plane [batch, head] from, one after the other.
 
     That is the pointer to the plane, the offsets [rows, columns] of its first tile, and the row stride in 64 bits.
     """
@@ -98,6 +108,36 @@ def load_step(walked, row, there, ALIGNED: tl.constexpr):
     """Load the tile that starts at `row` of what `walk` returned; 0 where `there` is false."""
     start, tile, step = walked
     return tl.load(below(start, row, step, ALIGNED) + tile, mask=there, other=0.0)
+
+
+@triton.jit
+def load_operand(walked, row, there, PRECISION: tl.constexpr, ALIGNED: tl.constexpr):
+    """Load the tile that starts at `row` of what `walk` returned, as operand of dots; 0 where `there` is false.
+
+    With "parts" `walked` is of what `splitting.parts` made, and the operand is the three parts of a tile.
+    """
+    if PRECISION == "parts":
+        start, tile, step = walked
+        places = below(start, row, step, ALIGNED) + tile
+        apart = step // 3
+        if ALIGNED:
+            apart = tl.multiple_of(apart, 16)
+        first = tl.load(places, mask=there, other=0.0)
+        second = tl.load(places + apart, mask=there, other=0.0)
+        third = tl.load(places + 2 * apart, mask=there, other=0.0)
+        return first, second, third
+    else:
+        return load_step(walked, row, there, ALIGNED)
+
+
+@triton.jit
+def load_own(
+    tensor, batch, head, rows, columns, there, batch_stride, head_stride, row_stride, column_stride,
+    PRECISION: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Load the tile [rows, columns] of plane [batch, head], which a program keeps, as operand of dots."""
+    own = walk(tensor, batch, head, rows, columns, batch_stride, head_stride, row_stride, column_stride, ALIGNED)
+    return load_operand(own, 0, there, PRECISION, ALIGNED)
 
 
 @triton.jit
@@ -154,20 +194,59 @@ def bfloat16_parts(values):
 
 
 @triton.jit
-def dot(left, right, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr, acc=None):
-    """Return left @ right, added to `acc` if there is one, in ACCUMULATE.
+def operand(values, walked, PRECISION: tl.constexpr):
+    """Return `values` as operand of a dot with tiles of `walked`: rounded to their dtype, or with "parts" split."""
+    if PRECISION == "parts":
+        return bfloat16_parts(values)
+    else:
+        start, _, _ = walked
+        return values.to(start.dtype.element_ty)
+
+
+@triton.jit
+def values_of(tile, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr):
+    """Return the values of an operand that was loaded, in ACCUMULATE: of parts their sum, which no addition rounds."""
+    if PRECISION == "parts":
+        first, second, third = tile
+        return (first.to(ACCUMULATE) + second.to(ACCUMULATE)) + third.to(ACCUMULATE)
+    else:
+        return tile.to(ACCUMULATE)
+
+
+@triton.jit
+def turned(tile, PRECISION: tl.constexpr):
+    """Return an operand transposed."""
+    if PRECISION == "parts":
+        first, second, third = tile
+        return tl.trans(first), tl.trans(second), tl.trans(third)
+    else:
+        return tl.trans(tile)
+
+
+@triton.jit
+def dot(left, right, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr, acc=None, TURNED: tl.constexpr = False):
+    """Return left @ right of two operands, added to `acc` if there is one, in ACCUMULATE.
 
     PRECISION is of float32: "ieee", "tf32", or "bf16x6", the six largest products of bfloat16 parts, the smallest first
-    into a sum of their own.
+    into a sum of their own; "parts" is the same of operands that are split already. With TURNED the result has the bits
+    of right^T @ left^T, transposed, in every PRECISION.
     """
     if PRECISION == "bf16x6":
-        a, b, c = bfloat16_parts(left)
-        d, e, f = bfloat16_parts(right)
+        return dot(bfloat16_parts(left), bfloat16_parts(right), "parts", ACCUMULATE, acc, TURNED)
+    elif PRECISION == "parts":
+        a, b, c = left
+        d, e, f = right
         total = tl.dot(b, e)
-        total = tl.dot(c, d, acc=total)
-        total = tl.dot(a, f, acc=total)
-        total = tl.dot(b, d, acc=total)
-        total = tl.dot(a, e, acc=total)
+        if TURNED:
+            total = tl.dot(a, f, acc=total)
+            total = tl.dot(c, d, acc=total)
+            total = tl.dot(a, e, acc=total)
+            total = tl.dot(b, d, acc=total)
+        else:
+            total = tl.dot(c, d, acc=total)
+            total = tl.dot(a, f, acc=total)
+            total = tl.dot(b, d, acc=total)
+            total = tl.dot(a, e, acc=total)
         total = tl.dot(a, d, acc=total)
         return total if acc is None else acc + total
     elif acc is None:

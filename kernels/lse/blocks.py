@@ -17,6 +17,8 @@ BLOCKS: dict[str, Blocks] = {
 }
 """Every shipped configuration by name; `blocks=` forces one on every pass."""
 TUNED_FEATURES = (64, 128)
+WIDEST = {"forward": 128, "dq": 128, "dkv": 128, "jvp": 64, "hq": 64, "hk": 64}
+"""Up to how many features a pass in "bf16x6" takes parts of q and k (`splitting.operands`)."""
 
 
 def padded_features(features: int, blocks: Blocks) -> int:

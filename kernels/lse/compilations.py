@@ -9,8 +9,9 @@ import torch
 from .. import arguments
 from ..blocks import Blocks
 from ..launching import may_fuse, score_units
+from ..splitting import as_loaded
 from . import fused, hessian, launch, output, separate, tangents
-from .blocks import choose
+from .blocks import WIDEST, choose
 from .guardrails import LARGEST_FEATURES
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]
@@ -68,9 +69,14 @@ def compilation(
     blocks = blocks or choose(step, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width}
     exact = plain and score_units(arguments.scale(None, width))[0]
-    constants |= {"ALIGNED": aligned, "PLAIN": plain, "EXACT": exact, "PRECISION": precision}
+    loaded = "bfloat16" if precision == "bf16x6" and width <= WIDEST[step] else dtype
+    constants |= {"ALIGNED": aligned, "PLAIN": plain, "EXACT": exact}
+    constants |= {"PRECISION": as_loaded(precision, getattr(torch, loaded))}
     constants |= dict.fromkeys(("q_ids", "kv_ids")) if plain else {}
-    signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
+    signature = {
+        argument: _type(argument, constants, loaded if argument in launch.OPERANDS else dtype)
+        for argument in kernel.arg_names
+    }
     options: dict[str, Any] = {
         "num_warps": blocks.num_warps,
         "num_stages": blocks.num_stages,

@@ -14,12 +14,14 @@ from ..tiles import (
     columns_within,
     dot,
     load_factors,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
     offsets,
+    operand,
     output_plane,
     program_rows,
     store_tile,
+    turned,
     visible_keys,
     walk,
     whole_queries,
@@ -27,7 +29,7 @@ from ..tiles import (
 from . import factors
 from .blocks import interpreted
 from .guardrails import Problem
-from .launch import Tensors, launch, unspecialised
+from .launch import Tensors, in_parts, launch, unspecialised
 from .separate import score_gradient
 from .tiles import same_segment, segment_ids
 
@@ -53,7 +55,7 @@ def fused_kernel(
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
     present = keys < M
-    k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
+    k_tile = load_own(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, PRECISION, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
@@ -83,13 +85,14 @@ def fused_kernel(
                 partial = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
                 if needed:
                     row_shift, row_weight = load_factors(shift, weight, batch * H + head, padded, queries)
-                    q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
+                    q_tile = load_operand(q_rows, start, existing[:, None] & within, PRECISION, ALIGNED)
                     ds = score_gradient(
                         k_tile, q_tile, row_shift[None, :], row_weight[None, :], allowed, scale, softcap, rate,
-                        PRECISION, EXACT, PLAIN, PARTIAL,
-                    ).to(q_tile.dtype)  # fmt: skip
+                        PRECISION, EXACT, PLAIN, PARTIAL, TURNED=True,
+                    )  # fmt: skip
+                    ds = operand(ds, q_rows, PRECISION)
                     gradient = dot(ds, q_tile, PRECISION, tl.float32, acc=gradient)
-                    partial = dot(tl.trans(ds), k_tile, PRECISION, tl.float32)
+                    partial = dot(turned(ds, PRECISION), k_tile, PRECISION, tl.float32)
                 tl.store(part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within)
 
     store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
@@ -116,7 +119,8 @@ def run(problem: Problem, tensors: Tensors, m: torch.Tensor, l: torch.Tensor) ->
     q, tiles = tensors.q, triton.cdiv(problem.keys, problem.tile("dkv").key)
     dq, dk = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, tensors.k))
     partials = torch.empty((tiles, *q.shape), dtype=torch.float32, device=q.device)
-    launch(fused_kernel, problem, tensors, *factors.run(problem, tensors, m, l), dk, partials, step="dkv")
+    shift, weight = factors.run(problem, tensors, m, l)
+    launch(fused_kernel, problem, in_parts(problem, tensors, "dkv"), shift, weight, dk, partials, step="dkv")
     size = 1 << 16 if interpreted() else 1024
     sum_kernel[(triton.cdiv(q.numel(), size),)](partials, dq, tiles, q.numel(), problem.scale, ELEMENTS=size)
     return dq, dk

@@ -1,4 +1,4 @@
-"""Exact HVP by two kernels: the tangents of dQ and dK along (q', k', sinks') with g fixed, in O(T + M) memory.
+"""Exact HVP by two kernels: the tangents of dQ and dK along (q', k', sinks') with g fixed, without a tensor [T, M].
 
 dS' = g (P' t + P t')               t = 1 - tanh^2, P' = P (t S' - L')
 Hq = scale (dS' K + dS k')          Hk = scale (dS'^T Q + dS^T q')
@@ -14,8 +14,9 @@ from ..tiles import (
     columns_within,
     dot,
     load_factors,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
+    operand,
     program_rows,
     store_tile,
     visible_keys,
@@ -25,7 +26,7 @@ from ..tiles import (
 )
 from . import factors
 from .guardrails import Problem
-from .launch import Tensors, launch, unspecialised
+from .launch import Tensors, in_parts, launch, unspecialised
 from .tiles import capped_scores, moved_scores, same_segment, segment_ids, weighed
 
 
@@ -33,13 +34,15 @@ from .tiles import capped_scores, moved_scores, same_segment, segment_ids, weigh
 def _score_gradients(
     rows, columns, trows, tcolumns, shift, weight, mean, visible, scale, softcap, rate,
     PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr, PARTIAL: tl.constexpr,
+    TURNED: tl.constexpr = False,
 ):  # fmt: skip
     """Return dS and its tangent dS' in float32, exactly 0 where PARTIAL and a query does not see a key.
 
-    They are [queries, keys] of a tile of q [rows] and one of k [columns], transposed of k and q; `mean` is L'.
+    They are [queries, keys] of a tile of q [rows] and one of k [columns]; with TURNED transposed, of k and q. `mean` is
+    L'.
     """
-    scores, slope = capped_scores(rows, columns, scale, softcap, PRECISION, EXACT, PLAIN)
-    moved, bend = moved_scores(rows, columns, trows, tcolumns, scores, slope, scale, softcap, PRECISION, PLAIN)
+    scores, slope = capped_scores(rows, columns, scale, softcap, PRECISION, EXACT, PLAIN, TURNED)
+    moved, bend = moved_scores(rows, columns, trows, tcolumns, scores, slope, scale, softcap, PRECISION, PLAIN, TURNED)
     gp = weighed(scores, shift, weight, visible, rate, PARTIAL)
     if PLAIN:
         return gp, gp * (moved - mean)
@@ -69,8 +72,12 @@ def query_hvp_kernel(
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY) if PLAIN else 0, tl.max(seen, axis=0)
     row_shift, row_weight = load_factors(shift, weight, index, padded, queries)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
-    tq_tile = load_tile(tq, batch, head, queries, columns, existing[:, None] & within, tq_b, tq_h, tq_r, tq_c, ALIGNED)
+    q_tile = load_own(
+        q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, PRECISION, ALIGNED
+    )
+    tq_tile = load_own(
+        tq, batch, head, queries, columns, existing[:, None] & within, tq_b, tq_h, tq_r, tq_c, PRECISION, ALIGNED
+    )
     mean = tl.load(tangent + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
     k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     tk_rows = walk(tk, batch, head // (H // G), keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
@@ -89,14 +96,14 @@ def query_hvp_kernel(
                 needed: tl.constexpr = True
             if needed:
                 there = present[:, None] & within if PARTIAL else within
-                k_tile = load_step(k_rows, start, there, ALIGNED)
-                tk_tile = load_step(tk_rows, start, there, ALIGNED)
+                k_tile = load_operand(k_rows, start, there, PRECISION, ALIGNED)
+                tk_tile = load_operand(tk_rows, start, there, PRECISION, ALIGNED)
                 ds, tds = _score_gradients(
                     q_tile, k_tile, tq_tile, tk_tile, row_shift[:, None], row_weight[:, None], mean[:, None], allowed,
                     scale, softcap, rate, PRECISION, EXACT, PLAIN, PARTIAL,
                 )  # fmt: skip
-                gradient = dot(tds.to(k_tile.dtype), k_tile, PRECISION, tl.float32, acc=gradient)
-                gradient = dot(ds.to(k_tile.dtype), tk_tile, PRECISION, tl.float32, acc=gradient)
+                gradient = dot(operand(tds, k_rows, PRECISION), k_tile, PRECISION, tl.float32, acc=gradient)
+                gradient = dot(operand(ds, k_rows, PRECISION), tk_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(hq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
@@ -121,8 +128,10 @@ def key_hvp_kernel(
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
     present = keys < M
-    k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
-    tk_tile = load_tile(tk, batch, group, keys, columns, present[:, None] & within, tk_b, tk_h, tk_r, tk_c, ALIGNED)
+    k_tile = load_own(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, PRECISION, ALIGNED)
+    tk_tile = load_own(
+        tk, batch, group, keys, columns, present[:, None] & within, tk_b, tk_h, tk_r, tk_c, PRECISION, ALIGNED
+    )
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
@@ -146,15 +155,15 @@ def key_hvp_kernel(
                 else:
                     needed: tl.constexpr = True
                 if needed:
-                    q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
-                    tq_tile = load_step(tq_rows, start, existing[:, None] & within, ALIGNED)
+                    q_tile = load_operand(q_rows, start, existing[:, None] & within, PRECISION, ALIGNED)
+                    tq_tile = load_operand(tq_rows, start, existing[:, None] & within, PRECISION, ALIGNED)
                     mean = tl.load(means + queries, mask=existing, other=0.0)
                     ds, tds = _score_gradients(
                         k_tile, q_tile, tk_tile, tq_tile, row_shift[None, :], row_weight[None, :], mean[None, :],
-                        allowed, scale, softcap, rate, PRECISION, EXACT, PLAIN, PARTIAL,
+                        allowed, scale, softcap, rate, PRECISION, EXACT, PLAIN, PARTIAL, TURNED=True,
                     )  # fmt: skip
-                    gradient = dot(tds.to(q_tile.dtype), q_tile, PRECISION, tl.float32, acc=gradient)
-                    gradient = dot(ds.to(q_tile.dtype), tq_tile, PRECISION, tl.float32, acc=gradient)
+                    gradient = dot(operand(tds, q_rows, PRECISION), q_tile, PRECISION, tl.float32, acc=gradient)
+                    gradient = dot(operand(ds, q_rows, PRECISION), tq_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(hk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
@@ -173,6 +182,7 @@ def run(
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)
     )
     shift, weight = factors.run(problem, tensors, m, l)
+    tensors = in_parts(problem, tensors, "hq")
     if needs[0]:
         launch(query_hvp_kernel, problem, tensors, shift, weight, tangent, hq, step="hq")
     if needs[1]:

@@ -8,7 +8,9 @@ import torch
 import triton
 
 from ..launching import launching, may_fuse
-from .blocks import padded_features, specialised
+from ..splitting import as_loaded, operands
+from ..tiles import rows_aligned
+from .blocks import WIDEST, padded_features, specialised
 from .guardrails import Problem
 
 STRIDES = (
@@ -22,6 +24,7 @@ STRIDES = (
 FLOATS = ("scale", "softcap", "rate")
 SCALARS = ("H", "G", "T", "M", "D", "causal_offset", "padded", "has_sinks", "has_segments")
 OVER_KEYS = ("dkv", "hk")
+OPERANDS = ("q", "k", "tq", "tk")  # what dots take
 INPUTS = ("q", "k", "g", "sinks", "q_ids", "kv_ids", "tq", "tk", "tsinks")
 
 
@@ -70,7 +73,7 @@ def launch(
     Args:
         kernel: takes INPUTS, the contiguous tensors, STRIDES, SCALARS, FLOATS, constants.
         problem: what `guardrails.check` returned.
-        tensors: what it reads.
+        tensors: what it reads, as `in_parts` gives it.
         contiguous: tensors that this package allocated.
         step: as in `Problem.tile`; "dkv" and "hk" are over keys, all others over queries.
 
@@ -95,7 +98,7 @@ def launch(
     strides = [s for tensor, rank in zip(tensors, ranks, strict=True) for s in _strides(tensor, rank)]
     with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
         kernel[(triton.cdiv(rows, size) * problem.batch * heads,)](
-            *_stand_ins(tensors, plain),
+            *_stand_ins(tensors, plain, contiguous[0] if problem.precision == "bf16x6" else tensors.q),
             *contiguous,
             *strides,
             problem.heads,
@@ -116,19 +119,29 @@ def launch(
             ALIGNED=special and _aligned(problem, tensors),
             PLAIN=plain,
             EXACT=exact,
-            PRECISION=problem.precision,
+            PRECISION=as_loaded(problem.precision, tensors.q.dtype),
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
             enable_fp_fusion=may_fuse(exact, problem.precision),
         )
 
 
-def _stand_ins(tensors: Tensors, plain: bool) -> Tensors:
-    """Return the tensors with others, which are not read, for options that are absent: None would compile anew."""
+def in_parts(problem: Problem, tensors: Tensors, step: str) -> Tensors:
+    """Return the tensors with what dots of a step take as `splitting.operands` gives it."""
+    own = {name: each for name in OPERANDS if (each := getattr(tensors, name)) is not None}
+    made = operands(problem.precision, *own.values(), widest=WIDEST[step])
+    return tensors._replace(**dict(zip(own, made, strict=True)))
+
+
+def _stand_ins(tensors: Tensors, plain: bool, sink: torch.Tensor | None) -> Tensors:
+    """Return the tensors with others, which are not read, for options that are absent: None would compile anew.
+
+    `sink` is any of the dtype of sinks.
+    """
     if tensors.sinks is None:
-        tensors = tensors._replace(sinks=tensors.q, tsinks=tensors.q)
+        tensors = tensors._replace(sinks=sink, tsinks=sink)
     elif tensors.tsinks is None:
-        tensors = tensors._replace(tsinks=tensors.q)
+        tensors = tensors._replace(tsinks=sink)
     if tensors.q_ids is None and not plain:
         ids = tensors.q.new_empty(1, dtype=torch.int64)
         tensors = tensors._replace(q_ids=ids, kv_ids=ids)
@@ -142,9 +155,5 @@ def _strides(tensor: torch.Tensor | None, rank: int) -> tuple[int, ...]:
 def _aligned(problem: Problem, tensors: Tensors) -> bool:
     """Return whether rows of q, k and their tangents are contiguous, of 16 n elements, and start at multiples of 16."""
     return problem.features % 16 == 0 and all(
-        tensor.data_ptr() % 16 == 0
-        and tensor.stride(3) == 1
-        and all(stride % 16 == 0 for stride in tensor.stride()[:3])
-        for tensor in (tensors.q, tensors.k, tensors.tq, tensors.tk)
-        if tensor is not None
+        rows_aligned(tensor) for tensor in (tensors.q, tensors.k, tensors.tq, tensors.tk) if tensor is not None
     )

@@ -48,7 +48,8 @@ def lse(
 
     Args:
         q: [B, H, T, D]. k: [B, G, M, D], G divides H: query head h reads key head h // (H / G). T, M >= 1, D from 1 to
-            256, one dtype of float32, bfloat16, float16; any strides, none is copied.
+            256, one dtype of float32, bfloat16, float16; any strides, none is copied but
+            for the parts below.
         sinks: [H] in the dtype of q, one more term of every row of a head; none by default.
         q_segments, kv_segments: [B, T] and [B, M], int32 or int64: a query sees the keys of its own segment only.
         scale: a finite number above 0; 1 / sqrt(D) by default.
@@ -59,7 +60,8 @@ def lse(
             limit and both gradients are needed.
         workspace_limit: bytes of that workspace at most; by default 32 MiB for "auto" and none for "fused".
         precision: of the dots of float32: "ieee"; "bf16x6", six products of bfloat16 parts on tensor cores, nearly as
-            good; or "tf32".
+            good, for which a pass keeps parts of q and k, 6 bytes for each feature (of D rounded up to 16 n), up to
+            D = 128 in forward and VJP and 64 in JVP and HVP, and no part of the workspace; or "tf32".
         blocks: forces one block configuration on every pass; automatic by default.
         block_sizes: forces tiles of the forward and of each backward by name, and which backward; or `blocks`.
 

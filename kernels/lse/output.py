@@ -6,9 +6,17 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, load_step, load_tile, program_rows, visible_keys, walk, whole_tiles
+from ..tiles import (
+    columns_within,
+    load_operand,
+    load_own,
+    program_rows,
+    visible_keys,
+    walk,
+    whole_tiles,
+)
 from .guardrails import Problem
-from .launch import Tensors, launch, unspecialised
+from .launch import Tensors, in_parts, launch, unspecialised
 from .tiles import LOG2E, capped_scores, same_segment, segment_ids, sink_of
 
 
@@ -48,7 +56,9 @@ def forward_kernel(
     seen = visible_keys(queries, T, M, causal_offset)
     last = tl.max(seen, axis=0)
     k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
+    q_tile = load_own(
+        q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, PRECISION, ALIGNED
+    )
     row_max = tl.full([BLOCK_QUERY], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_QUERY], tl.float32)
     if not PLAIN:
@@ -65,7 +75,7 @@ def forward_kernel(
                 needed: tl.constexpr = True
             if needed:
                 there = present[:, None] & within if PARTIAL else within
-                k_tile = load_step(k_rows, start, there, ALIGNED)
+                k_tile = load_operand(k_rows, start, there, PRECISION, ALIGNED)
                 row_max, row_sum = _further(
                     q_tile, k_tile, allowed, scale, softcap, rate, row_max, row_sum, PRECISION, EXACT, PLAIN, PARTIAL
                 )
@@ -86,5 +96,5 @@ def run(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor,
     """Return L, m and l, each [B, H, T] in float32 and natural units, of a checked problem."""
     lse = tensors.q.new_empty((problem.batch, problem.heads, problem.queries), dtype=torch.float32)
     m, l = torch.empty_like(lse), torch.empty_like(lse)
-    launch(forward_kernel, problem, tensors, lse, m, l, step="forward")
+    launch(forward_kernel, problem, in_parts(problem, tensors, "forward"), lse, m, l, step="forward")
     return lse, m, l

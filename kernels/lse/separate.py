@@ -10,8 +10,9 @@ from ..tiles import (
     columns_within,
     dot,
     load_factors,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
+    operand,
     program_rows,
     store_tile,
     visible_keys,
@@ -21,7 +22,7 @@ from ..tiles import (
 )
 from . import factors
 from .guardrails import Problem
-from .launch import Tensors, launch, unspecialised
+from .launch import Tensors, in_parts, launch, unspecialised
 from .tiles import capped_scores, same_segment, segment_ids, weighed
 
 
@@ -29,12 +30,13 @@ from .tiles import capped_scores, same_segment, segment_ids, weighed
 def score_gradient(
     rows, columns, shift, weight, visible, scale, softcap, rate,
     PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr, PARTIAL: tl.constexpr,
+    TURNED: tl.constexpr = False,
 ):  # fmt: skip
-    """Return dS = g P (1 - tanh^2) of a tile of q [rows] and one of k [columns], or dS^T of k and q, in float32.
+    """Return dS = g P (1 - tanh^2) of a tile of q [rows] and one of k [columns], or with TURNED dS^T of k and q.
 
-    It is exactly 0 where PARTIAL and a query does not see the key.
+    In float32; it is exactly 0 where PARTIAL and a query does not see the key.
     """
-    scores, slope = capped_scores(rows, columns, scale, softcap, PRECISION, EXACT, PLAIN)
+    scores, slope = capped_scores(rows, columns, scale, softcap, PRECISION, EXACT, PLAIN, TURNED)
     return weighed(scores, shift, weight, visible, rate, PARTIAL) * slope
 
 
@@ -60,7 +62,9 @@ def query_kernel(
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY) if PLAIN else 0, tl.max(seen, axis=0)
     row_shift, row_weight = load_factors(shift, weight, index, padded, queries)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
+    q_tile = load_own(
+        q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, PRECISION, ALIGNED
+    )
     k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
@@ -77,12 +81,12 @@ def query_kernel(
                 needed: tl.constexpr = True
             if needed:
                 there = present[:, None] & within if PARTIAL else within
-                k_tile = load_step(k_rows, start, there, ALIGNED)
+                k_tile = load_operand(k_rows, start, there, PRECISION, ALIGNED)
                 ds = score_gradient(
                     q_tile, k_tile, row_shift[:, None], row_weight[:, None], allowed, scale, softcap, rate,
                     PRECISION, EXACT, PLAIN, PARTIAL,
                 )  # fmt: skip
-                gradient = dot(ds.to(k_tile.dtype), k_tile, PRECISION, tl.float32, acc=gradient)
+                gradient = dot(operand(ds, k_rows, PRECISION), k_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(dq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
@@ -108,7 +112,7 @@ def key_kernel(
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
     present = keys < M
-    k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
+    k_tile = load_own(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, PRECISION, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
@@ -130,12 +134,12 @@ def key_kernel(
                 else:
                     needed: tl.constexpr = True
                 if needed:
-                    q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
+                    q_tile = load_operand(q_rows, start, existing[:, None] & within, PRECISION, ALIGNED)
                     ds = score_gradient(
                         k_tile, q_tile, row_shift[None, :], row_weight[None, :], allowed, scale, softcap, rate,
-                        PRECISION, EXACT, PLAIN, PARTIAL,
+                        PRECISION, EXACT, PLAIN, PARTIAL, TURNED=True,
                     )  # fmt: skip
-                    gradient = dot(ds.to(q_tile.dtype), q_tile, PRECISION, tl.float32, acc=gradient)
+                    gradient = dot(operand(ds, q_rows, PRECISION), q_tile, PRECISION, tl.float32, acc=gradient)
 
     store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
@@ -149,6 +153,8 @@ def run(
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)
     )
     shift, weight = factors.run(problem, tensors, m, l)
+    if any(needs):
+        tensors = in_parts(problem, tensors, "dq")
     if needs[0]:
         launch(query_kernel, problem, tensors, shift, weight, dq, step="dq")
     if needs[1]:

@@ -8,8 +8,8 @@ import triton.language as tl
 
 from ..tiles import (
     columns_within,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
     program_rows,
     row_factors,
     visible_keys,
@@ -17,7 +17,7 @@ from ..tiles import (
     whole_tiles,
 )
 from .guardrails import Problem
-from .launch import Tensors, launch, unspecialised
+from .launch import Tensors, in_parts, launch, unspecialised
 from .tiles import LOG2E, capped_scores, moved_scores, same_segment, segment_ids, sink_of, weighed
 
 
@@ -53,8 +53,8 @@ def tangent_kernel(
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY) if PLAIN else 0, tl.max(seen, axis=0)
     row_shift, row_inverse = row_factors(m + rows, l + rows, existing, scale, EXACT)
     own = existing[:, None] & within
-    q_tile = load_tile(q, batch, head, queries, columns, own, q_b, q_h, q_r, q_c, ALIGNED)
-    tq_tile = load_tile(tq, batch, head, queries, columns, own, tq_b, tq_h, tq_r, tq_c, ALIGNED)
+    q_tile = load_own(q, batch, head, queries, columns, own, q_b, q_h, q_r, q_c, PRECISION, ALIGNED)
+    tq_tile = load_own(tq, batch, head, queries, columns, own, tq_b, tq_h, tq_r, tq_c, PRECISION, ALIGNED)
     k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     tk_rows = walk(tk, batch, head // (H // G), keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     if not PLAIN:
@@ -75,8 +75,8 @@ def tangent_kernel(
                 needed: tl.constexpr = True
             if needed:
                 there = present[:, None] & within if PARTIAL else within
-                k_tile = load_step(k_rows, start, there, ALIGNED)
-                tk_tile = load_step(tk_rows, start, there, ALIGNED)
+                k_tile = load_operand(k_rows, start, there, PRECISION, ALIGNED)
+                tk_tile = load_operand(tk_rows, start, there, PRECISION, ALIGNED)
                 total += _moved(
                     q_tile, k_tile, tq_tile, tk_tile, row_shift, row_inverse, allowed, scale, softcap, rate,
                     PRECISION, EXACT, PLAIN, PARTIAL,
@@ -88,5 +88,6 @@ def tangent_kernel(
 def run(problem: Problem, tensors: Tensors, m: torch.Tensor, l: torch.Tensor) -> torch.Tensor:
     """Return the tangent of L, [B, H, T] in float32, of a checked problem with tangents of all its inputs."""
     tangent = torch.empty_like(m)
-    launch(tangent_kernel, problem, tensors._replace(g=None), m, l, tangent, step="jvp")
+    tensors = in_parts(problem, tensors._replace(g=None), "jvp")
+    launch(tangent_kernel, problem, tensors, m, l, tangent, step="jvp")
     return tangent

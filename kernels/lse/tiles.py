@@ -6,7 +6,11 @@ import triton
 import triton.language as tl
 
 from .. import launching
-from ..tiles import dot, in_units
+from ..tiles import (
+    dot,
+    in_units,
+    turned,
+)
 
 LOG2E: tl.constexpr = tl.constexpr(launching.LOG2E)
 SMALLEST_ID: tl.constexpr = tl.constexpr(-(2**63))
@@ -58,21 +62,25 @@ def capped_tangent(scores, slope, tangent, softcap, PLAIN: tl.constexpr):
 @triton.jit
 def capped_scores(
     rows, columns, scale, softcap,
-    PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr, PLAIN: tl.constexpr, TURNED: tl.constexpr = False,
 ):  # fmt: skip
-    """Return capped scores of a tile of q [rows] and one of k [columns], or of k and q, and the slope of the cap."""
-    products = dot(rows, tl.trans(columns), PRECISION, tl.float32)
+    """Return capped scores of a tile of q [rows] and one of k [columns], and the slope of the cap.
+
+    With TURNED both are transposed, of k and q. Scores have the bits with which forward found m, so that exp(S - m) is
+    1 at the largest, whatever roundings S has.
+    """
+    products = dot(rows, turned(columns, PRECISION), PRECISION, tl.float32, TURNED=TURNED)
     return capped(in_units(products, scale, EXACT), softcap, PLAIN)
 
 
 @triton.jit
 def moved_scores(
     rows, columns, trows, tcolumns, scores, slope, scale, softcap,
-    PRECISION: tl.constexpr, PLAIN: tl.constexpr,
+    PRECISION: tl.constexpr, PLAIN: tl.constexpr, TURNED: tl.constexpr = False,
 ):  # fmt: skip
     """Return the tangents of what `capped_scores` gives of these tiles, along their tangents."""
-    tangent = dot(trows, tl.trans(columns), PRECISION, tl.float32)
-    tangent = dot(rows, tl.trans(tcolumns), PRECISION, tl.float32, acc=tangent) * scale
+    tangent = dot(trows, turned(columns, PRECISION), PRECISION, tl.float32, TURNED=TURNED)
+    tangent = dot(rows, turned(tcolumns, PRECISION), PRECISION, tl.float32, acc=tangent, TURNED=TURNED) * scale
     return capped_tangent(scores, slope, tangent, softcap, PLAIN)
 
 

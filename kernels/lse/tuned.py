@@ -88,17 +88,17 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 8, 1),  # hk
     ),
     ((9, 0), "split", 64): (
-        Blocks(128, 64, 8, 1),  # forward
-        Blocks(128, 64, 8, 1),  # dq
-        Blocks(64, 128, 8, 1),  # dkv
-        Blocks(128, 64, 8, 1),  # jvp
-        Blocks(128, 64, 8, 1),  # hq
-        Blocks(64, 128, 8, 1),  # hk
+        Blocks(128, 64, 8, 2),  # forward
+        Blocks(64, 64, 4, 3),  # dq
+        Blocks(64, 64, 4, 3),  # dkv
+        Blocks(128, 64, 8, 2),  # jvp
+        Blocks(128, 64, 8, 2),  # hq
+        Blocks(64, 128, 8, 2),  # hk
     ),
     ((9, 0), "split", 128): (
-        Blocks(128, 64, 8, 1),  # forward
-        Blocks(128, 64, 8, 1),  # dq
-        Blocks(64, 128, 8, 1),  # dkv
+        Blocks(128, 64, 8, 2),  # forward
+        Blocks(128, 64, 8, 2),  # dq
+        Blocks(32, 64, 4, 2),  # dkv
         Blocks(128, 32, 8, 1),  # jvp
         Blocks(128, 32, 8, 1),  # hq
         Blocks(32, 128, 8, 1),  # hk

@@ -158,8 +158,7 @@ def hvp(
     _check_cotangent(problem, q, g)
     _check_tangents(primals, given)
     needs = check_needs(needs)
-    _, m, l = output.run(problem, *primals)
-    return hessian.run(problem, primals, g, complete(given, primals), m, l, needs)
+    return hessian.run(problem, primals, g, complete(given, primals), needs)
 
 
 def _jvp(
@@ -171,14 +170,15 @@ def _jvp(
     *,
     centred: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return o and its tangent, from forward's m and l where none are given."""
+    """Return o and its tangent; where no m and l are given, with those that its own sweeps find, or else forward."""
     _check_tangents(primals, given)
     directions = complete(given, primals)
     if m is None and l is None:
-        o, m, l = output.run(problem, *primals)
-        return o, tangents.run(problem, primals, directions, m, l, centred=centred, primal=False)[1]
-    check_statistics(problem, m, l)
-    assert m is not None and l is not None
+        if not centred:
+            o, m, l = output.run(problem, *primals)
+            return o, tangents.run(problem, primals, directions, m, l, centred=centred, primal=False)[1]
+    else:
+        check_statistics(problem, m, l)
     rebuilt, tangent = tangents.run(problem, primals, directions, m, l, centred=centred, primal=True)
     assert rebuilt is not None
     return rebuilt, tangent

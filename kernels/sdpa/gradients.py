@@ -6,16 +6,21 @@ import torch
 import triton
 import triton.language as tl
 
+from ..splitting import operands
 from ..tiles import (
     dot,
     load_factors,
-    load_step,
+    load_operand,
+    load_own,
     load_tile,
+    operand,
     padded_places,
     plane,
     program_rows,
     row_factors,
     store_tile,
+    turned,
+    values_of,
     visible_keys,
     walk,
     whole_queries,
@@ -31,37 +36,36 @@ from .tiles import feature_columns, rebuilt
 def swept(
     q_tile, g_tile, k_rows, v_rows, seen, whole, last, M, score_columns, value_columns,
     row_shift, row_inverse, mean, scale, rate,
-    BLOCK_KEY: tl.constexpr, ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
-    EXACT: tl.constexpr, CENTRED: tl.constexpr, NEEDS_Q: tl.constexpr,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
+    CENTRED: tl.constexpr, NEEDS_Q: tl.constexpr,
 ):  # fmt: skip
     """Sweep over the keys: return dS K and P K [BLOCK_QUERY, D], and rowsum(dS), where dS = P * (dP - mean).
 
     Without CENTRED the last two, and without NEEDS_Q the first two, are 0.
     """
     keys = tl.arange(0, BLOCK_KEY)
-    gradient = tl.zeros(q_tile.shape, ACCUMULATE)
-    averaged = tl.zeros(q_tile.shape, ACCUMULATE)
+    gradient = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
+    averaged = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     missing = tl.zeros(mean.shape, ACCUMULATE)
     for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
             visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
-            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            k_tile = load_operand(k_rows, start, present & score_columns, PRECISION, ALIGNED)
+            v_tile = load_operand(v_rows, start, present & value_columns, PRECISION, ALIGNED)
             p = rebuilt(
                 q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
-            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+            dp = dot(g_tile, turned(v_tile, PRECISION), PRECISION, ACCUMULATE)
             ds = p * (dp - mean[:, None])
             if CENTRED:
                 missing += tl.sum(ds, axis=1)
             if NEEDS_Q:
-                operand = ds.to(k_tile.dtype)
-                gradient = dot(operand, k_tile, PRECISION, ACCUMULATE, acc=gradient)
+                gradient = dot(operand(ds, k_rows, PRECISION), k_tile, PRECISION, ACCUMULATE, acc=gradient)
                 if CENTRED:
-                    weights = p.to(k_tile.dtype)
-                    averaged = dot(weights, k_tile, PRECISION, ACCUMULATE, acc=averaged)
+                    averaged = dot(operand(p, k_rows, PRECISION), k_tile, PRECISION, ACCUMULATE, acc=averaged)
     return gradient, averaged, missing
 
 
@@ -96,8 +100,9 @@ def query_kernel(
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
     places = padded_places(index, padded, queries)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
-    g_tile = load_tile(g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED)
+    scored, valued = existing[:, None] & score_columns, existing[:, None] & value_columns
+    q_tile = load_own(q, batch, head, queries, columns, scored, q_b, q_h, q_r, q_c, PRECISION, ALIGNED)
+    g_tile = load_own(g, batch, head, queries, columns, valued, g_b, g_h, g_r, g_c, PRECISION, ALIGNED)
     if CENTRED:
         row_shift, row_inverse = row_factors(
             plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
@@ -106,10 +111,8 @@ def query_kernel(
             scale,
             EXACT,
         )
-        o_tile = load_tile(
-            o, batch, head, queries, columns, existing[:, None] & value_columns, o_b, o_h, o_r, o_c, ALIGNED
-        )
-        mean = tl.sum(g_tile.to(ACCUMULATE) * o_tile.to(ACCUMULATE), axis=1)
+        o_tile = load_tile(o, batch, head, queries, columns, valued, o_b, o_h, o_r, o_c, ALIGNED)
+        mean = tl.sum(values_of(g_tile, PRECISION, ACCUMULATE) * o_tile.to(ACCUMULATE), axis=1)
     else:
         row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
         mean = tl.load(z + places)
@@ -119,7 +122,7 @@ def query_kernel(
     gradient, averaged, missing = swept(
         q_tile, g_tile, k_rows, v_rows, seen, whole, last, M, score_columns, value_columns,
         row_shift, row_inverse, mean, scale, rate,
-        BLOCK_KEY, ALIGNED, ACCUMULATE, PRECISION, EXACT, CENTRED, NEEDS_Q,
+        BLOCK_QUERY, BLOCK_KEY, WIDTH, ALIGNED, ACCUMULATE, PRECISION, EXACT, CENTRED, NEEDS_Q,
     )  # fmt: skip
     if CENTRED:
         mean += missing
@@ -131,15 +134,14 @@ def query_kernel(
             taken = missing[:, None] * averaged
             gradient -= taken
             lost = tl.max(tl.abs(taken), axis=1) * 4.0 > tl.max(tl.abs(gradient), axis=1)
-            if tl.max(lost.to(tl.int32), axis=0) > 0:
+            if tl.max(lost.to(tl.int32)[None, :]) > 0:  # of rows, Triton cannot compile it for sm_100
                 again, averaged, missing = swept(
                     q_tile, g_tile, k_rows, v_rows, seen, whole, last, M, score_columns, value_columns,
                     row_shift, row_inverse, mean, scale, rate,
-                    BLOCK_KEY, ALIGNED, ACCUMULATE, PRECISION, EXACT, True, True,
+                    BLOCK_QUERY, BLOCK_KEY, WIDTH, ALIGNED, ACCUMULATE, PRECISION, EXACT, True, True,
                 )  # fmt: skip
                 gradient = tl.where(lost[:, None], again - missing[:, None] * averaged, gradient)
-        there = existing[:, None] & score_columns
-        store_tile(dq, index, T, D, queries, columns, gradient * scale, there, ALIGNED)
+        store_tile(dq, index, T, D, queries, columns, gradient * scale, scored, ALIGNED)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", contiguous=("shift", "inverse", "z", "dk", "dv")))
@@ -161,12 +163,13 @@ def key_kernel(
     rows = tl.arange(0, BLOCK_QUERY)
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
-    k_tile = load_tile(k, batch, head, keys, columns, present & score_columns, k_b, k_h, k_r, k_c, ALIGNED)
+    scored, valued = present & score_columns, present & value_columns
+    k_tile = load_own(k, batch, head, keys, columns, scored, k_b, k_h, k_r, k_c, PRECISION, ALIGNED)
     q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
     g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
     if NEEDS_K:
-        v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
+        v_tile = load_own(v, batch, head, keys, columns, valued, v_b, v_h, v_r, v_c, PRECISION, ALIGNED)
 
     k_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
@@ -176,25 +179,25 @@ def key_kernel(
             existing = queries < T
             visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
             row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
-            q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
-            g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
+            q_tile = load_operand(q_rows, start, existing[:, None] & score_columns, PRECISION, ALIGNED)
+            g_tile = load_operand(g_rows, start, existing[:, None] & value_columns, PRECISION, ALIGNED)
             p = rebuilt(
                 k_tile, q_tile, row_shift[None, :], row_inverse[None, :], visible,
-                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL, TURNED=True,
             )  # fmt: skip
+            if NEEDS_K:  # asked for before P is used: a GPU multiplies beside the exponentials
+                dp = dot(v_tile, turned(g_tile, PRECISION), PRECISION, ACCUMULATE, TURNED=True)
             if NEEDS_V:
-                weights = p.to(g_tile.dtype)
-                v_gradient = dot(weights, g_tile, PRECISION, ACCUMULATE, acc=v_gradient)
+                v_gradient = dot(operand(p, g_rows, PRECISION), g_tile, PRECISION, ACCUMULATE, acc=v_gradient)
             if NEEDS_K:
                 mean = tl.load(z + padded_places(index, padded, queries))
-                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
-                ds = (p * (dp - mean[None, :])).to(q_tile.dtype)
+                ds = operand(p * (dp - mean[None, :]), q_rows, PRECISION)
                 k_gradient = dot(ds, q_tile, PRECISION, ACCUMULATE, acc=k_gradient)
 
     if NEEDS_K:
-        store_tile(dk, index, M, D, keys, columns, k_gradient * scale, present & score_columns, ALIGNED)
+        store_tile(dk, index, M, D, keys, columns, k_gradient * scale, scored, ALIGNED)
     if NEEDS_V:
-        store_tile(dv, index, M, DV, keys, columns, v_gradient, present & value_columns, ALIGNED)
+        store_tile(dv, index, M, DV, keys, columns, v_gradient, valued, ALIGNED)
 
 
 def run(
@@ -221,15 +224,17 @@ def run(
         for primal, need in zip(primals, needs, strict=True)
     )
     centred = o is not None and (needs[0] or needs[1])
+    read = primals if needs[0] or needs[1] else (*primals[:2], primals[1])  # for dv alone nothing reads v
+    q, k, v, cotangent = planes = operands(problem.precision, *read, g)
     if centred:
-        factors = moments.zeros(problem, primals[0], cotangent=True, tangent=False)[:3]
+        factors = moments.zeros(problem, q, cotangent=True, tangent=False)[:3]
     else:
-        factors = moments.run(problem, primals, m, l, g=g if needs[0] or needs[1] else None)[:3]
+        factors = moments.run(problem, (q, k, v), m, l, g=cotangent if needs[0] or needs[1] else None)[:3]
     if needs[0] or centred:
         launch(
             query_kernel,
             problem,
-            planes=(*primals, g, g if o is None else o),
+            planes=(*planes, g if o is None else o),
             rows=(m, l),
             contiguous=(*factors, dq),
             over="query",
@@ -241,7 +246,7 @@ def run(
         launch(
             key_kernel,
             problem,
-            planes=(*primals, g),
+            planes=planes,
             contiguous=(*factors, dk, dv),
             over="key",
             part="dk, dv",

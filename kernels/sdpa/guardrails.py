@@ -9,6 +9,7 @@ import torch
 from .. import arguments
 from ..arguments import LARGEST_ROWS
 from ..blocks import Blocks, interpreted, padded_rows
+from .blocks import padded_features
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -42,6 +43,11 @@ class Problem(NamedTuple):
     def statistics_dtype(self) -> torch.dtype:
         """The dtype of m, l and every other row statistic: float32, or float64 for float64."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def width(self) -> int:
+        """The width of a tile's rows."""
+        return padded_features(self.features, self.value_features)
 
     @property
     def padded(self) -> int:

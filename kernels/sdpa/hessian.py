@@ -15,11 +15,13 @@ import triton.language as tl
 from ..tiles import (
     dot,
     load_factors,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
+    operand,
     padded_places,
     program_rows,
     store_tile,
+    turned,
     visible_keys,
     walk,
     whole_queries,
@@ -56,11 +58,10 @@ def query_hvp_kernel(
     cotangent_mean = tl.load(z + places)
     tangent_mean = tl.load(r + places)
     mixed = tl.load(z_tangent + places)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
-    tq_tile = load_tile(
-        tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
-    )
-    g_tile = load_tile(g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED)
+    scored, valued = existing[:, None] & score_columns, existing[:, None] & value_columns
+    q_tile = load_own(q, batch, head, queries, columns, scored, q_b, q_h, q_r, q_c, PRECISION, ALIGNED)
+    tq_tile = load_own(tq, batch, head, queries, columns, scored, tq_b, tq_h, tq_r, tq_c, PRECISION, ALIGNED)
+    g_tile = load_own(g, batch, head, queries, columns, valued, g_b, g_h, g_r, g_c, PRECISION, ALIGNED)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
     tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
@@ -71,24 +72,23 @@ def query_hvp_kernel(
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
             visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
-            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-            tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+            k_tile = load_operand(k_rows, start, present & score_columns, PRECISION, ALIGNED)
+            v_tile = load_operand(v_rows, start, present & value_columns, PRECISION, ALIGNED)
+            tk_tile = load_operand(tk_rows, start, present & score_columns, PRECISION, ALIGNED)
+            tv_tile = load_operand(tv_rows, start, present & value_columns, PRECISION, ALIGNED)
             p = rebuilt(
                 q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
                 scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
             )  # fmt: skip
             ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-            dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
-            tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
+            dp = dot(g_tile, turned(v_tile, PRECISION), PRECISION, ACCUMULATE)
+            tdp = dot(g_tile, turned(tv_tile, PRECISION), PRECISION, ACCUMULATE)
             dp = dp - cotangent_mean[:, None]
-            tds = (p * ((ts - tangent_mean[:, None]) * dp + (tdp - mixed[:, None]))).to(k_tile.dtype)
-            ds = (p * dp).to(k_tile.dtype)
-            second = dot(tds, k_tile, PRECISION, ACCUMULATE, acc=second)
-            second = dot(ds, tk_tile, PRECISION, ACCUMULATE, acc=second)
+            tds = p * ((ts - tangent_mean[:, None]) * dp + (tdp - mixed[:, None]))
+            second = dot(operand(tds, k_rows, PRECISION), k_tile, PRECISION, ACCUMULATE, acc=second)
+            second = dot(operand(p * dp, k_rows, PRECISION), tk_tile, PRECISION, ACCUMULATE, acc=second)
 
-    store_tile(hq, index, T, D, queries, columns, second * scale, existing[:, None] & score_columns, ALIGNED)
+    store_tile(hq, index, T, D, queries, columns, second * scale, scored, ALIGNED)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", contiguous=(*moments.Moments._fields, "hk", "hv")))
@@ -111,15 +111,16 @@ def key_hvp_kernel(
     rows = tl.arange(0, BLOCK_QUERY)
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
-    k_tile = load_tile(k, batch, head, keys, columns, present & score_columns, k_b, k_h, k_r, k_c, ALIGNED)
-    tk_tile = load_tile(tk, batch, head, keys, columns, present & score_columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
+    scored, valued = present & score_columns, present & value_columns
+    k_tile = load_own(k, batch, head, keys, columns, scored, k_b, k_h, k_r, k_c, PRECISION, ALIGNED)
+    tk_tile = load_own(tk, batch, head, keys, columns, scored, tk_b, tk_h, tk_r, tk_c, PRECISION, ALIGNED)
     q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
     tq_rows = walk(tq, batch, head, rows, columns, tq_b, tq_h, tq_r, tq_c, ALIGNED)
     g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
     if NEEDS_K:
-        v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
-        tv_tile = load_tile(tv, batch, head, keys, columns, present & value_columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
+        v_tile = load_own(v, batch, head, keys, columns, valued, v_b, v_h, v_r, v_c, PRECISION, ALIGNED)
+        tv_tile = load_own(tv, batch, head, keys, columns, valued, tv_b, tv_h, tv_r, tv_c, PRECISION, ALIGNED)
 
     k_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
@@ -131,33 +132,32 @@ def key_hvp_kernel(
             row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
             places = padded_places(index, padded, queries)
             tangent_mean = tl.load(r + places)
-            q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
-            tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
-            g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
+            q_tile = load_operand(q_rows, start, existing[:, None] & score_columns, PRECISION, ALIGNED)
+            tq_tile = load_operand(tq_rows, start, existing[:, None] & score_columns, PRECISION, ALIGNED)
+            g_tile = load_operand(g_rows, start, existing[:, None] & value_columns, PRECISION, ALIGNED)
             p = rebuilt(
                 k_tile, q_tile, row_shift[None, :], row_inverse[None, :], visible,
-                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL, TURNED=True,
             )  # fmt: skip
-            ts = score_tangent(k_tile, q_tile, tk_tile, tq_tile, scale, PRECISION, ACCUMULATE)
+            ts = score_tangent(k_tile, q_tile, tk_tile, tq_tile, scale, PRECISION, ACCUMULATE, TURNED=True)
             ts = ts - tangent_mean[None, :]
             if NEEDS_V:
-                tp = (p * ts).to(g_tile.dtype)
+                tp = operand(p * ts, g_rows, PRECISION)
                 v_second = dot(tp, g_tile, PRECISION, ACCUMULATE, acc=v_second)
             if NEEDS_K:
                 cotangent_mean = tl.load(z + places)
                 mixed = tl.load(z_tangent + places)
-                dp = dot(v_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
-                tdp = dot(tv_tile, tl.trans(g_tile), PRECISION, ACCUMULATE)
+                dp = dot(v_tile, turned(g_tile, PRECISION), PRECISION, ACCUMULATE, TURNED=True)
+                tdp = dot(tv_tile, turned(g_tile, PRECISION), PRECISION, ACCUMULATE, TURNED=True)
                 dp = dp - cotangent_mean[None, :]
-                tds = (p * (ts * dp + (tdp - mixed[None, :]))).to(q_tile.dtype)
-                ds = (p * dp).to(q_tile.dtype)
-                k_second = dot(tds, q_tile, PRECISION, ACCUMULATE, acc=k_second)
-                k_second = dot(ds, tq_tile, PRECISION, ACCUMULATE, acc=k_second)
+                tds = p * (ts * dp + (tdp - mixed[None, :]))
+                k_second = dot(operand(tds, q_rows, PRECISION), q_tile, PRECISION, ACCUMULATE, acc=k_second)
+                k_second = dot(operand(p * dp, q_rows, PRECISION), tq_tile, PRECISION, ACCUMULATE, acc=k_second)
 
     if NEEDS_K:
-        store_tile(hk, index, M, D, keys, columns, k_second * scale, present & score_columns, ALIGNED)
+        store_tile(hk, index, M, D, keys, columns, k_second * scale, scored, ALIGNED)
     if NEEDS_V:
-        store_tile(hv, index, M, DV, keys, columns, v_second, present & value_columns, ALIGNED)
+        store_tile(hv, index, M, DV, keys, columns, v_second, valued, ALIGNED)
 
 
 def run(
@@ -165,16 +165,17 @@ def run(
     primals: Triple,
     g: torch.Tensor,
     tangents: Triple,
-    m: torch.Tensor,
-    l: torch.Tensor,
     needs: tuple[bool, bool, bool],
 ) -> Gradients:
-    """Return contiguous hq, hk, hv of a checked problem, None where not needed; hv alone needs no moment but r."""
+    """Return contiguous hq, hk, hv of a checked problem, None where not needed; hv alone needs no moment but r.
+
+    The sweep that makes the moments finds m and l too: nobody needs to know them.
+    """
     hq, hk, hv = (
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip(primals, needs, strict=True)
     )
-    found = moments.run(problem, primals, m, l, g=g if needs[0] or needs[1] else None, tangents=tangents)
+    found = moments.run(problem, primals, None, None, g=g if needs[0] or needs[1] else None, tangents=tangents)
     planes = (*primals, g, *tangents)
     if needs[0]:
         launch(query_hvp_kernel, problem, planes=planes, contiguous=(*found, hq), over="query", part="hq")

@@ -11,7 +11,9 @@ import triton.language as tl
 
 from ..blocks import Blocks, capability_of
 from ..launching import launching, may_fuse, score_units
-from .blocks import choose, padded_features
+from ..splitting import as_loaded
+from ..tiles import rows_aligned
+from .blocks import choose
 from .guardrails import Problem
 
 FLOATS = ("scale", "rate")
@@ -43,16 +45,7 @@ def aligned(problem: Problem, planes: Sequence[torch.Tensor]) -> bool:
     Pointers are multiples of 16 bytes, strides of 16 elements: then loads and stores are vectors. Outputs are new, so
     that PyTorch's allocator aligns them.
     """
-    return (
-        problem.features % 16 == 0
-        and problem.value_features % 16 == 0
-        and all(
-            tensor.data_ptr() % 16 == 0
-            and tensor.stride(3) == 1
-            and all(stride % 16 == 0 for stride in tensor.stride()[:3])
-            for tensor in planes
-        )
-    )
+    return problem.features % 16 == 0 and problem.value_features % 16 == 0 and all(map(rows_aligned, planes))
 
 
 def automatic(problem: Problem, part: str, width: int) -> Blocks:
@@ -77,7 +70,7 @@ def launch(
     Args:
         kernel: takes planes, rows, contiguous, the strides of planes and of rows, SCALARS, scale, rate, constants.
         problem: what `guardrails.check` returned.
-        planes: inputs of rank 4, any strides.
+        planes: inputs of rank 4, any strides; those that dots take may be parts (`splitting`).
         rows: inputs [B, H, T], any strides.
         contiguous: tensors that this package allocated, contiguous; None where a flag says that there is none.
         over: "query" or "key".
@@ -87,7 +80,7 @@ def launch(
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
     """
-    width = padded_features(problem.features, problem.value_features)
+    width = problem.width
     blocks = problem.blocks or automatic(problem, part, width)
     tiles = triton.cdiv(problem.queries, blocks.query) if over == "query" else triton.cdiv(problem.keys, blocks.key)
     exact, rate = score_units(problem.scale)
@@ -112,7 +105,7 @@ def launch(
             ALIGNED=aligned(problem, planes),
             ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
             EXACT=exact,
-            PRECISION=problem.precision,
+            PRECISION=as_loaded(problem.precision, planes[0].dtype),
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
             enable_fp_fusion=may_fuse(exact, problem.precision),

@@ -7,7 +7,8 @@
 The last is rowsum(dP' * P + dP * P') with P' = P * (S' - r), centred by z at no cost since rowsum(P') = 0: a mean of dP
 that is large against its spread does not cancel. In one sweep z and r are not known yet: each tile is summed about the
 means of what has been seen up to its end, and what was summed before is moved there (Chan, Golub & LeVeque 1979,
-"Updating formulae and a pairwise algorithm for computing sample variances", here for a weighted covariance).
+"Updating formulae and a pairwise algorithm for computing sample variances", here for a weighted covariance). Nor need m
+and l be known: what was summed shrinks as the running maximum grows.
 
 z comes from dP and the unrounded P, in the accumulator's dtype; taken as rowsum(dO * O) from an O that was rounded to
 16 bits it costs hundreds of sigma of dQ once logits are large.
@@ -23,19 +24,21 @@ import triton.language as tl
 
 from ..tiles import (
     dot,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
     padded_places,
     plane,
     program_rows,
+    reciprocal,
     row_factors,
+    turned,
     visible_keys,
     walk,
     whole_tiles,
 )
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns, mean_of, rebuilt, score_tangent
+from .tiles import feature_columns, mean_of, online, rebuilt, score_tangent
 
 
 class Moments(NamedTuple):
@@ -64,11 +67,11 @@ def moments_kernel(
     H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
-    COTANGENT: tl.constexpr, TANGENT: tl.constexpr,
+    COTANGENT: tl.constexpr, TANGENT: tl.constexpr, ONLINE: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments [BLOCK_QUERY] of one tile of queries: z with COTANGENT, r with TANGENT, z' with both.
 
-    And in every case shift and inverse, from which every pass rebuilds P.
+    And in every case shift and inverse, from which every pass rebuilds P: of m and l, or with ONLINE found on the way.
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
@@ -76,29 +79,25 @@ def moments_kernel(
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
-    row_shift, row_inverse = row_factors(
-        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
-        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
-        existing,
-        scale,
-        EXACT,
-    )
-    places = padded_places(index, padded, queries)
-    tl.store(shift + places, row_shift, mask=existing)
-    tl.store(inverse + places, row_inverse, mask=existing)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
+    if not ONLINE:
+        row_shift, row_inverse = row_factors(
+            plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
+            plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
+            existing,
+            scale,
+            EXACT,
+        )
+    scored, valued = existing[:, None] & score_columns, existing[:, None] & value_columns
+    q_tile = load_own(q, batch, head, queries, columns, scored, q_b, q_h, q_r, q_c, PRECISION, ALIGNED)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     if COTANGENT:
-        g_tile = load_tile(
-            g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED
-        )
+        g_tile = load_own(g, batch, head, queries, columns, valued, g_b, g_h, g_r, g_c, PRECISION, ALIGNED)
         v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
     if TANGENT:
-        tq_tile = load_tile(
-            tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
-        )
+        tq_tile = load_own(tq, batch, head, queries, columns, scored, tq_b, tq_h, tq_r, tq_c, PRECISION, ALIGNED)
         tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
 
+    largest = tl.full([BLOCK_QUERY], float("-inf"), ACCUMULATE)
     cotangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     tangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     weight = tl.zeros([BLOCK_QUERY], ACCUMULATE)
@@ -110,32 +109,47 @@ def moments_kernel(
             for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
                 present = (start + keys < M)[:, None] if PARTIAL else True
                 visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
-                k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-                p = rebuilt(
-                    q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
-                    scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
-                )  # fmt: skip
+                k_tile = load_operand(k_rows, start, present & score_columns, PRECISION, ALIGNED)
+                if ONLINE:
+                    products = dot(q_tile, turned(k_tile, PRECISION), PRECISION, ACCUMULATE)
+                    p, decay, largest = online(products, visible, largest, scale, rate, EXACT, PARTIAL)
+                    weight, mixed = weight * decay, mixed * decay
+                    cotangent_mean, tangent_mean = cotangent_mean * decay, tangent_mean * decay
+                else:
+                    p = rebuilt(
+                        q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
+                        scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+                    )  # fmt: skip
                 if COTANGENT and TANGENT:
                     cotangent_centre = mean_of(cotangent_mean, weight)
                     tangent_centre = mean_of(tangent_mean, weight)
                     before = weight
+                if ONLINE or (COTANGENT and TANGENT):
                     weight += tl.sum(p, axis=1)
                 if COTANGENT:
-                    v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-                    dp = dot(g_tile, tl.trans(v_tile), PRECISION, ACCUMULATE)
+                    v_tile = load_operand(v_rows, start, present & value_columns, PRECISION, ALIGNED)
+                    dp = dot(g_tile, turned(v_tile, PRECISION), PRECISION, ACCUMULATE)
                     cotangent_mean += tl.sum(p * dp, axis=1)
                 if TANGENT:
-                    tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+                    tk_tile = load_operand(tk_rows, start, present & score_columns, PRECISION, ALIGNED)
                     ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
                     tangent_mean += tl.sum(p * ts, axis=1)
                 if COTANGENT and TANGENT:  # what was summed about the former centres is moved to the new ones
-                    tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-                    tdp = dot(g_tile, tl.trans(tv_tile), PRECISION, ACCUMULATE)
+                    tv_tile = load_operand(tv_rows, start, present & value_columns, PRECISION, ALIGNED)
+                    tdp = dot(g_tile, turned(tv_tile, PRECISION), PRECISION, ACCUMULATE)
                     new_cotangent = mean_of(cotangent_mean, weight)
                     new_tangent = mean_of(tangent_mean, weight)
                     moved = before * (new_cotangent - cotangent_centre) * (new_tangent - tangent_centre)
                     centred = (dp - new_cotangent[:, None]) * (ts - new_tangent[:, None])
                     mixed += moved + tl.sum(p * (tdp + centred), axis=1)
+    if ONLINE:
+        sees = weight != 0.0
+        row_shift, row_inverse = tl.where(sees, largest, 0.0), reciprocal(tl.where(sees, weight, 1.0), sees)
+        cotangent_mean, tangent_mean = cotangent_mean * row_inverse, tangent_mean * row_inverse
+        mixed = mixed * row_inverse
+    places = padded_places(index, padded, queries)
+    tl.store(shift + places, row_shift, mask=existing)
+    tl.store(inverse + places, row_inverse, mask=existing)
     if COTANGENT:
         tl.store(z + places, cotangent_mean, mask=existing)
     if TANGENT:
@@ -155,13 +169,18 @@ def zeros(problem: Problem, like: torch.Tensor, *, cotangent: bool, tangent: boo
 def run(
     problem: Problem,
     primals: Triple,
-    m: torch.Tensor,
-    l: torch.Tensor,
+    m: torch.Tensor | None,
+    l: torch.Tensor | None,
     *,
     g: torch.Tensor | None = None,
     tangents: Triple | None = None,
 ) -> Moments:
-    """Return the moments of a checked problem, each contiguous [B, H, T]: z where g is given, r where tangents are."""
+    """Return the moments of a checked problem: z where g is given, r where tangents are.
+
+    Primals, g and tangents may be parts (`splitting`). Without m and l, which takes g or tangents, they are found in
+    the same sweep; sums of P before its division by l are finite where those of P are, up to a factor l.
+    """
+    assert m is not None or g is not None or tangents is not None
     q, k, v = primals
     tq, tk, tv = tangents or (q, k, v)
     found = zeros(problem, q, cotangent=g is not None, tangent=tangents is not None)
@@ -169,11 +188,12 @@ def run(
         moments_kernel,
         problem,
         planes=(q, k, v, q if g is None else g, tq, tk, tv),
-        rows=(m, l),
+        rows=(found.shift, found.inverse) if m is None or l is None else (m, l),
         contiguous=found,
         over="query",
         part="z'" if found.z_tangent is not None else "r" if tangents is not None else "z",
         COTANGENT=g is not None,
         TANGENT=tangents is not None,
+        ONLINE=m is None,
     )
     return found

@@ -6,21 +6,23 @@ import torch
 import triton
 import triton.language as tl
 
+from ..splitting import operands
 from ..tiles import (
     dot,
-    in_units,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
+    operand,
     program_rows,
     reciprocal,
     store_tile,
+    turned,
     visible_keys,
     walk,
     whole_tiles,
 )
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns
+from .tiles import feature_columns, online
 
 
 @triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))
@@ -43,7 +45,8 @@ def forward_kernel(
     seen = visible_keys(queries, T, M, causal_offset)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
+    scored, valued = existing[:, None] & score_columns, existing[:, None] & value_columns
+    q_tile = load_own(q, batch, head, queries, columns, scored, q_b, q_h, q_r, q_c, PRECISION, ALIGNED)
 
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
 
@@ -53,21 +56,14 @@ def forward_kernel(
     for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
-            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            products = dot(q_tile, tl.trans(k_tile), PRECISION, ACCUMULATE)
-            scores = in_units(products, scale, EXACT)
-            if PARTIAL:
-                scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
-            larger = tl.maximum(largest, tl.max(scores, axis=1))
-            # a row that has seen no key yet has larger = -inf: subtract 0 there, and not -inf from -inf
-            shift = tl.where(larger == float("-inf"), 0.0, larger)
-            weights = tl.exp2((scores - shift[:, None]) * rate)
-            decay = tl.exp2((largest - shift) * rate)
+            k_tile = load_operand(k_rows, start, present & score_columns, PRECISION, ALIGNED)
+            v_tile = load_operand(v_rows, start, present & value_columns, PRECISION, ALIGNED)
+            products = dot(q_tile, turned(k_tile, PRECISION), PRECISION, ACCUMULATE)
+            visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
+            weights, decay, largest = online(products, visible, largest, scale, rate, EXACT, PARTIAL)
             row_sum = row_sum * decay + tl.sum(weights, axis=1)
-            weights = weights.to(v_tile.dtype)
+            weights = operand(weights, v_rows, PRECISION)
             output = dot(weights, v_tile, PRECISION, ACCUMULATE, acc=output * decay[:, None])
-            largest = larger
 
     sees = row_sum != 0.0
     output = output * reciprocal(tl.where(sees, row_sum, 1.0), sees)[:, None]
@@ -76,7 +72,7 @@ def forward_kernel(
     row_pointers = index.to(tl.int64) * T + queries
     tl.store(m + row_pointers, largest, mask=existing)
     tl.store(l + row_pointers, row_sum, mask=existing)
-    store_tile(o, index, T, DV, queries, columns, output, existing[:, None] & value_columns, ALIGNED)
+    store_tile(o, index, T, DV, queries, columns, output, valued, ALIGNED)
 
 
 def run(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Triple:
@@ -84,5 +80,6 @@ def run(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
     o = q.new_empty((problem.batch, problem.heads, problem.queries, problem.value_features))
     m = q.new_empty(o.shape[:3], dtype=problem.statistics_dtype)
     l = torch.empty_like(m)
-    launch(forward_kernel, problem, planes=(q, k, v), contiguous=(o, m, l), over="query", part="forward")
+    planes = operands(problem.precision, q, k, v)
+    launch(forward_kernel, problem, planes=planes, contiguous=(o, m, l), over="query", part="forward")
     return o, m, l

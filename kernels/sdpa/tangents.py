@@ -2,7 +2,8 @@
 
 The centre r = rowsum(P * S') takes a sweep of its own in 16 bit. Where operands of dots keep the accumulator's
 precision it is the mean of what has been seen so far: when it moves by d, what was summed about it moves by -d P V.
-With rounded operands that would not cancel, since P and P * S' are rounded apart.
+With rounded operands that would not cancel, since P and P * S' are rounded apart. Then m and l, if nobody has them, are
+found in the same sweep, as forward finds them.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ import triton.language as tl
 from ..tiles import (
     dot,
     load_factors,
-    load_step,
-    load_tile,
+    load_operand,
+    load_own,
+    operand,
     padded_places,
     program_rows,
+    reciprocal,
     store_tile,
+    turned,
     visible_keys,
     walk,
     whole_tiles,
 )
 from . import moments
-from .blocks import padded_features
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns, mean_of, rebuilt, score_tangent
+from .tiles import feature_columns, mean_of, online, rebuilt, score_tangent
 
 
 @triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", contiguous=("shift", "inverse", "r", "o", "to")))
@@ -39,12 +42,13 @@ def tangent_kernel(
     H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
-    CENTRED: tl.constexpr, MOVING: tl.constexpr, PRIMAL: tl.constexpr,
+    CENTRED: tl.constexpr, MOVING: tl.constexpr, ONLINE: tl.constexpr, PRIMAL: tl.constexpr,
 ):  # fmt: skip
     """Compute the tangent of o [BLOCK_QUERY, DV] of one tile of queries: P' V + P v', and with PRIMAL o = P V.
 
-    P' = P * (S' - r) with CENTRED, P * S' without. With MOVING r is not given but found on the way. Rounded to the
-    dtype of q: P' and P, as operands of those dots, and both outputs. All else is ACCUMULATE.
+    P' = P * (S' - r) with CENTRED, P * S' without. With MOVING r is not given but found on the way, and with ONLINE m
+    and l are too. Rounded to the dtype of q: P' and P, as operands of those dots, and both outputs. All else is
+    ACCUMULATE.
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
@@ -52,11 +56,11 @@ def tangent_kernel(
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
-    row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
-    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
-    tq_tile = load_tile(
-        tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
-    )
+    if not ONLINE:
+        row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
+    scored, valued = existing[:, None] & score_columns, existing[:, None] & value_columns
+    q_tile = load_own(q, batch, head, queries, columns, scored, q_b, q_h, q_r, q_c, PRECISION, ALIGNED)
+    tq_tile = load_own(tq, batch, head, queries, columns, scored, tq_b, tq_h, tq_r, tq_c, PRECISION, ALIGNED)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
     tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
@@ -65,6 +69,7 @@ def tangent_kernel(
     if CENTRED and not MOVING:
         mean = tl.load(r + padded_places(index, padded, queries))
 
+    largest = tl.full([BLOCK_QUERY], float("-inf"), ACCUMULATE)
     weight = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     total = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     tangent = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
@@ -73,14 +78,20 @@ def tangent_kernel(
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
             visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
-            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-            tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-            p = rebuilt(
-                q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
-                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
-            )  # fmt: skip
+            k_tile = load_operand(k_rows, start, present & score_columns, PRECISION, ALIGNED)
+            v_tile = load_operand(v_rows, start, present & value_columns, PRECISION, ALIGNED)
+            tk_tile = load_operand(tk_rows, start, present & score_columns, PRECISION, ALIGNED)
+            tv_tile = load_operand(tv_rows, start, present & value_columns, PRECISION, ALIGNED)
+            if ONLINE:
+                products = dot(q_tile, turned(k_tile, PRECISION), PRECISION, ACCUMULATE)
+                p, decay, largest = online(products, visible, largest, scale, rate, EXACT, PARTIAL)
+                weight, total = weight * decay, total * decay
+                tangent, output = tangent * decay[:, None], output * decay[:, None]
+            else:
+                p = rebuilt(
+                    q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
+                    scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+                )  # fmt: skip
             ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
             if MOVING:
                 former = mean
@@ -90,23 +101,26 @@ def tangent_kernel(
                 tangent -= (mean - former)[:, None] * output
             if CENTRED:
                 ts = ts - mean[:, None]
-            tp = (p * ts).to(v_tile.dtype)
-            weights = p.to(v_tile.dtype)
+            tp = operand(p * ts, v_rows, PRECISION)
+            weights = operand(p, v_rows, PRECISION)
             tangent = dot(tp, v_tile, PRECISION, ACCUMULATE, acc=tangent)
-            tangent = dot(weights, tv_tile, PRECISION, ACCUMULATE, acc=tangent)
-            if PRIMAL or MOVING:
+            if PRIMAL or MOVING:  # before v' is taken: the parts of v are no longer needed then
                 output = dot(weights, v_tile, PRECISION, ACCUMULATE, acc=output)
+            tangent = dot(weights, tv_tile, PRECISION, ACCUMULATE, acc=tangent)
 
-    if MOVING:  # P of m and l that are stale does not sum to 1: r is a sum, not a mean
+    if ONLINE:
+        sees = weight != 0.0
+        row_inverse = reciprocal(tl.where(sees, weight, 1.0), sees)
+        tangent, output = tangent * row_inverse[:, None], output * row_inverse[:, None]
+    elif MOVING:  # P of m and l that are stale does not sum to 1: r is a sum, not a mean
         tangent -= (total - mean)[:, None] * output
-    there = existing[:, None] & value_columns
-    store_tile(to, index, T, DV, queries, columns, tangent, there, ALIGNED)
+    store_tile(to, index, T, DV, queries, columns, tangent, valued, ALIGNED)
     if PRIMAL:
-        store_tile(o, index, T, DV, queries, columns, output, there, ALIGNED)
+        store_tile(o, index, T, DV, queries, columns, output, valued, ALIGNED)
 
 
-def centre_moves(dtype: torch.dtype, precision: str, width: int) -> bool:
-    """Return whether r is found in the sweep that needs it: operands of dots are then as precise as the accumulator.
+def in_one_sweep(dtype: torch.dtype, precision: str, width: int) -> bool:
+    """Return whether statistics are found in the sweep that needs them: operands are as precise as the accumulator.
 
     bf16x6 has no registers for that at a width of 128: 9.1 ms in place of 8.5 (H100, B4 H16 N2048).
     """
@@ -118,18 +132,23 @@ def run(
     problem: Problem,
     primals: Triple,
     tangents: Triple,
-    m: torch.Tensor,
-    l: torch.Tensor,
+    m: torch.Tensor | None,
+    l: torch.Tensor | None,
     *,
     centred: bool,
     primal: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return o (None unless `primal`) and its tangent, each [B, H, T, Dv], with P rebuilt from m and l."""
+    """Return o (None unless `primal`) and its tangent, each [B, H, T, Dv], with P rebuilt from m and l.
+
+    Without m and l, which only a centred tangent may be, they are found by the first sweep; sums of P before its
+    division by l are finite where those of P are, up to a factor l.
+    """
     to = primals[0].new_empty((problem.batch, problem.heads, problem.queries, problem.value_features))
     o = torch.empty_like(to) if primal else None
-    width = padded_features(problem.features, problem.value_features)
-    moving = centred and centre_moves(problem.dtype, problem.precision, width)
-    rows = moments.run(problem, primals, m, l, tangents=tangents if centred and not moving else None)
+    moving = centred and in_one_sweep(problem.dtype, problem.precision, problem.width)
+    rows = moments.Moments(None, None, None, None, None)
+    if m is not None or not moving:
+        rows = moments.run(problem, primals, m, l, tangents=tangents if centred and not moving else None)
     launch(
         tangent_kernel,
         problem,
@@ -139,6 +158,7 @@ def run(
         part="jvp",
         CENTRED=centred,
         MOVING=moving,
+        ONLINE=m is None and moving,
         PRIMAL=primal,
     )
     return o, to

@@ -10,7 +10,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "16 bit", 64): (
         Blocks(64, 64, 4, 3),  # forward
         Blocks(64, 64, 4, 3),  # z
-        Blocks(32, 32, 8, 1),  # dq
+        Blocks(64, 32, 4, 3),  # dq
         Blocks(64, 64, 4, 3),  # dk, dv
         Blocks(128, 64, 8, 3),  # r
         Blocks(64, 64, 4, 3),  # jvp
@@ -21,7 +21,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "16 bit", 128): (
         Blocks(64, 64, 4, 3),  # forward
         Blocks(128, 32, 4, 3),  # z
-        Blocks(32, 32, 8, 1),  # dq
+        Blocks(64, 32, 4, 3),  # dq
         Blocks(32, 64, 4, 3),  # dk, dv
         Blocks(64, 64, 4, 2),  # r
         Blocks(32, 32, 8, 1),  # jvp
@@ -118,10 +118,10 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
         Blocks(16, 16, 4, 1),  # hk, hv
     ),
     ((9, 0), "split", 64): (
-        Blocks(128, 64, 8, 1),  # forward
-        Blocks(128, 64, 8, 1),  # z
-        Blocks(128, 64, 8, 1),  # dq
-        Blocks(64, 128, 8, 1),  # dk, dv
+        Blocks(128, 64, 8, 3),  # forward
+        Blocks(128, 64, 8, 2),  # z
+        Blocks(128, 32, 8, 3),  # dq
+        Blocks(64, 128, 8, 2),  # dk, dv
         Blocks(128, 64, 8, 1),  # r
         Blocks(128, 64, 8, 1),  # jvp
         Blocks(128, 64, 8, 1),  # z'

@@ -42,12 +42,13 @@ def every_derivative(**options: Any) -> None:
         torch.autograd.grad(sum(each.sum() for each in first), (q, k))
 
 
-def test_all_options_together_compile_each_kernel_twice(compiled: set[tuple[Any, ...]]) -> None:
+@pytest.mark.parametrize("precision", ["ieee", "bf16x6"])
+def test_all_options_together_compile_each_kernel_twice(precision: str, compiled: set[tuple[Any, ...]]) -> None:
     for softcap in (None, 2.0, 30.0):
         for segments in ({}, IDS):
             for sink in ({}, {"sinks": torch.zeros(2)}):
                 for causal in (False, True):
-                    every_derivative(softcap=softcap, causal=causal, **segments, **sink)
+                    every_derivative(softcap=softcap, causal=causal, precision=precision, **segments, **sink)
     names = [name for name, *_ in compiled]
     counts = {name: names.count(name) for name in names}
     seven = ("forward", "query", "key", "fused", "tangent", "query_hvp", "key_hvp")
@@ -107,3 +108,30 @@ def test_every_load_of_an_aligned_tile_is_a_vector(unaligned: tuple[str, ...]) -
     assert aligned == {name: sinks.get(name, 0) for name in aligned} and len(aligned) == 7
     others = [count for name, count in found.items() if name.endswith("False")]
     assert len(others) == len(unaligned) and min(others) > 8, found
+
+
+SPLIT = """
+import json
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from gradoracle.kernels.lse.compilations import compilation
+width, capability = map(int, sys.argv[1:3])
+found = {}
+for name in sys.argv[3:]:
+    _, kernel, signature, constants, options = compilation(
+        name, "float32", width, precision="bf16x6", capability=divmod(capability, 10)
+    )
+    source = ASTSource(fn=kernel, constexprs=constants, signature=signature)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    found[name] = compiled.metadata.shared
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(("width", "capability", "limit"), [(64, 90, 232_448), (128, 90, 232_448), (128, 120, 101_376)])
+def test_passes_in_bf16x6_fit_in_shared_memory(width: int, capability: int, limit: int) -> None:
+    names = tuple(PASSES) if capability == 90 else ("forward", "dq", "fused")
+    found = json.loads(compiling(SPLIT, str(width), str(capability), *names))
+    assert set(found) == set(names) and 0 < max(found.values()) <= limit, found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gradoracle.kernels.sdpa import backward, forward, hvp, jvp, sdpa
+from gradoracle.kernels.sdpa import backward, forward, hvp, jvp, moments, output, sdpa, tangents
 from torch.autograd import forward_ad
 
 from tests.kernels.assertions import assert_same_bits
@@ -169,3 +169,25 @@ def test_sdpa_is_the_explicit_forward_and_backward():
     found.backward(G)
     assert_same_bits([leaf.grad for leaf in leaves], backward(*PRIMALS, G, m, l, o=o, causal=True))
     assert all(leaf.grad.dtype == leaf.dtype for leaf in leaves)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, ["jvp"]), (torch.bfloat16, ["r", "jvp"])])
+def test_the_jvp_finds_its_statistics_in_its_own_sweeps_of_which_float32_takes_one(dtype, expected, monkeypatch):
+    swept = []
+    for module in (moments, output, tangents):
+        launch = module.launch
+
+        def watched(*given, launch=launch, part, **asked):
+            swept.append(part)
+            launch(*given, part=part, **asked)
+
+        monkeypatch.setattr(module, "launch", watched)
+    primals, directions, _ = problem((1, 2, 40, 33, 16, 16), dtype)
+    o, tangent = jvp(*primals, *directions, causal=True)
+    assert swept == expected
+    _, m, l = forward(*primals, causal=True)
+    known, from_them = jvp(*primals, *directions, m=m, l=l, causal=True)
+    loose = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(o, known, **loose)
+    torch.testing.assert_close(tangent, from_them, **loose)
+    assert not tangent[:, :, :7].any() and not o[:, :, :7].any()  # queries that see no key

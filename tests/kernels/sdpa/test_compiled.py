@@ -23,8 +23,9 @@ from gradoracle.kernels.sdpa.launch import FLOATS
 
 
 def shared(name, dtype, width, precision, capability, aligned):
+    part, _, known = name.partition(" of ")
     _, kernel, signature, constants, options = compilation(
-        name, dtype, width, precision=precision, capability=divmod(capability, 10), aligned=aligned
+        part, dtype, width, precision=precision, capability=divmod(capability, 10), aligned=aligned, known=bool(known)
     )
     source = ASTSource(fn=kernel, constexprs=constants, signature=signature)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -62,7 +63,10 @@ CASES = {
     "bfloat16 D 128 on sm_80": ("bfloat16", 128, "ieee", 80, True, []),
     "float16 D 3": ("float16", 16, "ieee", 80, False, ["forward", "dk, dv", "jvp", "hk, hv"]),
     "float32 D 128": ("float32", 128, "ieee", 90, True, ["jvp", "hk, hv"]),
-    "bf16x6 D 128": ("float32", 128, "bf16x6", 90, True, ["forward", "dk, dv", "z'", "hk, hv"]),
+    "bf16x6 D 64": ("float32", 64, "bf16x6", 90, True, ["forward", "z", "dq", "dk, dv", "jvp", "jvp of m, l"]),
+    "bf16x6 D 128": ("float32", 128, "bf16x6", 90, True, ["forward", "dq", "dk, dv", "jvp", "z'", "hk, hv"]),
+    "bf16x6 D 128, m and l given": ("float32", 128, "bf16x6", 90, True, ["r of m, l", "jvp of m, l"]),
+    "bf16x6 D 64 on sm_120": ("float32", 64, "bf16x6", 120, True, ["forward", "dq", "dk, dv"]),
     "bf16x6 D 128 on sm_120": ("float32", 128, "bf16x6", 120, True, ["forward", "z", "dk, dv"]),
 }
 SLOW = ("bfloat16 D 64", "bfloat16 D 128 on sm_80")
