@@ -17,8 +17,7 @@ PROGRAMS = 256
 """How many programs a launch aims at where sequences are cut, whatever the device, so that its bits are the same."""
 
 SPLIT_PROGRAMS = 512
-"""The same of dots of split float32, whose programs wait for each other less than for memory; and from how many on a
-sequence is left whole."""
+"""Both of dots of split float32, whose programs wait for each other less than for memory."""
 
 SPLIT_WARPS = 2
 """Warps of a program of split float32 at most: so few take mma.sync. Four take wgmma, of which ptxas 12.8, that of
@@ -165,7 +164,9 @@ def piece_rows(blocks: Blocks, dots: str, rows: int, programs: int) -> int:
     if blocks.piece:
         shortest = triton.cdiv(triton.cdiv(rows, LARGEST_PIECES), blocks.chunk) * blocks.chunk
         return max(blocks.piece, shortest)
-    enough, aim = (SPLIT_PROGRAMS, SPLIT_PROGRAMS) if dots == "split" else (ENOUGH_PROGRAMS, PROGRAMS)
+    enough, aim = ENOUGH_PROGRAMS, PROGRAMS
+    if dots == "split":
+        enough = aim = SPLIT_PROGRAMS
     pieces = 1 if programs >= enough else min(LARGEST_PIECES, aim // programs, max(1, rows // 512))
     return triton.cdiv(triton.cdiv(rows, pieces), blocks.chunk) * blocks.chunk
 

@@ -58,7 +58,9 @@ def on_tensor_cores(dtype: str, capability: tuple[int, int]) -> list[Compilation
     held = getattr(torch, dtype)
     precision = "bf16x6" if held == torch.float32 else "ieee"
     dots, own = dots_of(held, precision), automatic(held, precision)
-    chosen = f"{'tuned' if has_tuned(dots, capability) else 'automatic'}, {precision}"
+    chosen = "tuned" if has_tuned(dots, capability) else "automatic"
+    if dots == "split":
+        chosen += f", {precision}"
     found = []
     for part, width in itertools.product(PASSES, WIDTHS):
         few, many = (of_part(own, part, dots, width, ENOUGH_PROGRAMS + more, capability) for more in (0, 1))

@@ -8,19 +8,7 @@ import torch
 import triton
 
 from .. import arguments
-from ..arguments import (
-    LARGEST_ROWS,
-    block_size,
-    boolean,
-    computable,
-    dense,
-    device,
-    dtype,
-    extents,
-    launchable,
-    like,
-    shape,
-)
+from ..arguments import LARGEST_ROWS
 from ..blocks import dots_of
 from .blocks import Blocks, choose, piece_rows, programs_of_head
 
@@ -48,6 +36,11 @@ class Problem(NamedTuple):
     precision: str
     device: torch.device
 
+    @property
+    def dots(self) -> str:
+        """The kind of dots that the kernels have."""
+        return dots_of(self.dtype, self.precision)
+
 
 def check(
     q: object, k: object, v: object, initial_state: object, return_state: object, precision: object, blocks: object
@@ -57,10 +50,10 @@ def check(
     Raises:
         ValueError: naming the argument, the value given and what is expected.
     """
-    q, k, v = (dense(name, given, 4) for name, given in (("q", q), ("k", k), ("v", v)))
-    computable("q", q, DTYPES)
+    q, k, v = (arguments.dense(name, given, 4) for name, given in (("q", q), ("k", k), ("v", v)))
+    arguments.computable("q", q, DTYPES)
     (batch, heads, rows, features), values = q.shape, v.shape[3]
-    extents(
+    arguments.extents(
         (
             ("q", q, "B", batch, LARGEST_ROWS),
             ("q", q, "H", heads, LARGEST_ROWS),
@@ -69,16 +62,16 @@ def check(
             ("v", v, "Dv", values, LARGEST_FEATURES),
         )
     )
-    shape("k", k, (batch, heads, rows, features), "[B, H, N, D]")
-    shape("v", v, (batch, heads, rows, values), "[B, H, N, Dv]")
-    like("k", k, "q", q)
-    like("v", v, "q", q)
+    arguments.shape("k", k, (batch, heads, rows, features), "[B, H, N, D]")
+    arguments.shape("v", v, (batch, heads, rows, values), "[B, H, N, Dv]")
+    arguments.like("k", k, "q", q)
+    arguments.like("v", v, "q", q)
     if initial_state is not None:
-        state = dense("initial_state", initial_state, 4)
-        shape("initial_state", state, (batch, heads, features, values), "[B, H, D, Dv]")
-        dtype("initial_state", state, torch.float32)
-        device("initial_state", state, q.device)
-    boolean("return_state", return_state)
+        state = arguments.dense("initial_state", initial_state, 4)
+        arguments.shape("initial_state", state, (batch, heads, features, values), "[B, H, D, Dv]")
+        arguments.dtype("initial_state", state, torch.float32)
+        arguments.device("initial_state", state, q.device)
+    arguments.boolean("return_state", return_state)
     dots = arguments.precision(precision, q.dtype)
     given = _check_blocks(blocks)
     chosen = given or choose(q.dtype, dots, rows)
@@ -99,10 +92,10 @@ def check_cotangents(problem: Problem, g: object, dstate: object) -> None:
         ("dstate", dstate, (*sizes[:2], problem.features, sizes[3]), "[B, H, D, Dv]", torch.float32),
     ):
         if tensor is not None:
-            found = dense(name, tensor, 4)
-            shape(name, found, expected, letters)
-            dtype(name, found, held)
-            device(name, found, problem.device)
+            found = arguments.dense(name, tensor, 4)
+            arguments.shape(name, found, expected, letters)
+            arguments.dtype(name, found, held)
+            arguments.device(name, found, problem.device)
 
 
 def _check_blocks(blocks: object) -> Blocks | None:
@@ -111,10 +104,10 @@ def _check_blocks(blocks: object) -> Blocks | None:
     if not isinstance(blocks, Blocks):
         raise ValueError(f"blocks is {blocks!r}: expected a lightning Blocks or None")
     for name in ("chunk", "micro", "value"):
-        block_size(f"blocks.{name}", getattr(blocks, name))
+        arguments.block_size(f"blocks.{name}", getattr(blocks, name))
     if blocks.micro > blocks.chunk:
         raise ValueError(f"blocks.micro is {blocks.micro}: expected at most blocks.chunk, {blocks.chunk}")
     if not isinstance(blocks.piece, int) or blocks.piece < 0 or blocks.piece % blocks.chunk:
         raise ValueError(f"blocks.piece is {blocks.piece!r}: expected a multiple of blocks.chunk, {blocks.chunk}, or 0")
-    launchable(blocks.num_warps, blocks.num_stages)
+    arguments.launchable(blocks.num_warps, blocks.num_stages)
     return blocks

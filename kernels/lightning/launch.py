@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import triton
 
-from ..blocks import capability_of, dots_of, interpreted
+from ..blocks import capability_of, interpreted
 from ..launching import launching, may_fuse
 from .blocks import BLOCKS, Blocks, few_enough_warps, in_one_stage, of_part, padded, programs_of_head, value_columns
 from .guardrails import Problem
@@ -116,15 +116,14 @@ def specialised(blocks: Blocks, forced: bool) -> bool:
 
 
 def _blocks(problem: Problem, part: str, features: int, columns: int) -> Blocks:
-    dots = dots_of(problem.dtype, problem.precision)
     if interpreted():
         return in_one_stage(problem.blocks, part)
     if problem.forced:
-        return in_one_stage(few_enough_warps(problem.blocks, dots), part)
+        return in_one_stage(few_enough_warps(problem.blocks, problem.dots), part)
     capability = capability_of(problem.device)
     of_head = programs_of_head(problem.blocks, columns, features)
     programs = problem.batch * problem.heads * problem.pieces * of_head
-    return of_part(problem.blocks, part, dots, features, programs, capability)
+    return of_part(problem.blocks, part, problem.dots, features, programs, capability)
 
 
 def _aligned(rows: Sequence[torch.Tensor], chunk: int) -> bool:
