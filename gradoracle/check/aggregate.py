@@ -203,7 +203,8 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         keeps="" if Severity.WRONG.value in sums.severities else weakest(sums.presets),
     )
     if verdict.severity is Severity.UNDECIDED:
-        verdict.severity_note = next((reason for reason, _ in in_order(sums.undecided)), "")
+        shown = "" if counterexample is None else counterexample.undecided
+        verdict.severity_note = next((reason for reason, _ in in_order(sums.undecided)), shown)
     if not sums.statuses:
         verdict.reasons = {"it applies to no case of this run": 0}
     if verdict.status is Status.HOLDS:

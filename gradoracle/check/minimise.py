@@ -64,6 +64,7 @@ def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexamp
             trace=result.trace,
             preset=result.preset,
             severity=result.severity,
+            undecided=result.undecided,
             loss=result.loss,
             constant=result.constant,
         )
@@ -195,6 +196,7 @@ class _Minimiser:
             message=message,
             preset=explained.preset,
             severity=shown_as.severity,
+            undecided=shown_as.undecided,
             loss=shown_as.loss,
             constant=shown_as.constant,
         )

@@ -16,6 +16,7 @@ from gradoracle.model.case import Case, parse
 from gradoracle.model.finding import Finding
 from gradoracle.model.job import Job, LawResult
 from gradoracle.model.severity import Severity, gravest
+from gradoracle.model.sums import Sums
 from gradoracle.model.verdict import Counterexample
 
 THIS_PROCESS = "its Triton kernels were compiled in this process; gradoracle check judges them widened, on the CPU"
@@ -35,13 +36,14 @@ def triaged(
         found: the counterexamples, shrunk.
         until: when to begin no further case, on the monotonic clock; None: never.
     """
-    undecided = {key: shown for key, shown in found.items() if aggregate.sums[key].severities.keys() == _UNDECIDED}
+    undecided = {key: shown for key, shown in found.items() if _is_undecided(aggregate.sums[key], shown)}
     if not undecided:
         return dict(found)
     if isinstance(subjects.request.inputs, Given):
-        for key in undecided:
-            aggregate.sums[key].undecided = {THIS_PROCESS: aggregate.sums[key].severities[Severity.UNDECIDED.value]}
-        return dict(found)
+        return dict(found) | {
+            key: _settled(aggregate.sums[key], shown, Severity.UNDECIDED, THIS_PROCESS)
+            for key, shown in undecided.items()
+        }
     jobs = {key: [Job(key[1], case, (key[0],), widened=True) for case in _cases(aggregate, key, shown)]
             for key, shown in undecided.items()}  # fmt: skip
     workers = subjects.request.workers
@@ -64,17 +66,26 @@ def triaged(
     made = dict(found)
     for key, shown in undecided.items():
         severity, why = _decided([results.get((key, job.case, True)) for job in jobs[key]], shown.findings, key[2])
-        sums = aggregate.sums[key]
-        sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
-        sums.undecided = {why: sums.severities[severity.value]} if why else {}
-        made[key] = replace(shown, severity=severity)
+        made[key] = _settled(aggregate.sums[key], shown, severity, why)
         place = results.get((key, where[key].case, False))
         if place is not None and place.severity is severity:  # violated in the interpreter, too
             made[key] = replace(made[key], loss=place.loss, constant=place.constant)
     return made
 
 
-_UNDECIDED = {Severity.UNDECIDED.value}
+def _is_undecided(sums: Sums, shown: Counterexample) -> bool:
+    """Whether nothing has decided the severity of a verdict; a gate asks only for that of its counterexample."""
+    return sums.severities.keys() == {Severity.UNDECIDED.value} or (
+        not sums.severities and shown.severity is Severity.UNDECIDED
+    )
+
+
+def _settled(sums: Sums, shown: Counterexample, severity: Severity, why: str) -> Counterexample:
+    """The counterexample with a severity, and why it is undecided; that of its verdict's cases is set in the sums."""
+    if sums.severities:
+        sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
+        sums.undecided = {why: sums.severities[severity.value]} if why else {}
+    return replace(shown, severity=severity, undecided=why)
 
 
 def _cases(aggregate: Aggregate, key: Key, shown: Counterexample) -> Sequence[Case]:

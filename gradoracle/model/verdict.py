@@ -58,6 +58,7 @@ class Counterexample:
         trace: of an error, its traceback.
         preset: another precision contract under which the property would hold.
         severity: of this case, where that was asked for.
+        undecided: why its severity is undecided.
         loss: the statement at which precision is lost, where one was found.
         constant: whose value explains what is wrong, where one was found.
     """
@@ -75,6 +76,7 @@ class Counterexample:
     trace: str = ""
     preset: str = ""
     severity: Severity | None = None
+    undecided: str = ""
     loss: PrecisionLoss | None = None
     constant: WrongConstant | None = None
 

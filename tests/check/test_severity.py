@@ -20,7 +20,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.run import check
 from gradoracle.check.severity import of_widened, settle_pooled
-from gradoracle.check.triage import triaged
+from gradoracle.check.triage import THIS_PROCESS, triaged
 from gradoracle.check.widened import widened
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.widened import Wide
@@ -326,6 +326,25 @@ def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
     assert not aggregate.sums[key].undecided
 
 
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [("loses_precision", Severity.PRECISION), ("loses_precision_and_some_tails", Severity.WRONG)],
+)
+def test_so_is_the_counterexample_where_no_other_case_was_asked(
+    kernel: str, expected: Severity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate asks for no severity while it judges cases; the report on a GPU said "undecided" and gave no reason."""
+    monkeypatch.setattr(judging, "is_active", lambda: False)
+    request = Request(f"{NORMS}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
+    with running.running(replace(request, property=FORWARD)) as run:
+        run.over(running.plan(run.subjects))
+        (as_on_cpu,) = run.report().verdicts
+        run.subjects = replace(run.subjects, device="cuda")
+        (as_on_gpu,) = run.report().verdicts
+    assert (as_on_cpu.severity, as_on_cpu.severity_note) == (Severity.UNDECIDED, judging.NEEDS_INTERPRETER)
+    assert (as_on_gpu.severity, as_on_gpu.severity_note) == (expected, "")
+
+
 def test_a_kernel_of_this_process_alone_is_not_judged_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "is_active", lambda: False)
     request = Request(f"{NORMS}:loses_precision", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
@@ -335,6 +354,6 @@ def test_a_kernel_of_this_process_alone_is_not_judged_in_another(monkeypatch: py
         ((key, before),) = running.as_found(run.subjects, aggregate).items()
         asked = replace(run.subjects.request, inputs=Given("this call", {}))
         after = triaged(replace(run.subjects, request=asked), aggregate, {key: before}, None)
-    assert after == {key: before}
+    assert after == {key: replace(before, undecided=THIS_PROCESS)}
     ((why, cases),) = aggregate.sums[key].undecided.items()
     assert "gradoracle check judges them widened" in why and cases
