@@ -24,6 +24,7 @@ INTRODUCTION = f"""# Speed of the kernels
 How fast are the shipped kernels, compared with other implementations of the same work and with what the GPU can do? All
 entries of a work are timed in one run, on the same tensors, by `{COMMAND}`; `{COMMAND} --write-page`
 makes this page from [kernels.csv](../../benchmarks/results/kernels.csv), whose rows have quartiles, counts and memory.
+What is behind a peer of its accuracy, and why: [what bounds the kernels](speed_bounds.md).
 
 - A time is the median of at least {LEAST} calls between device events; of fewer, from 3 on, where a call takes more
   than {LONG:g} s (column *calls*). The device's cache is cleared before each; the device does not wait for the host.
