@@ -147,7 +147,7 @@ class CaseSpace:
         return pairs(self.signature)
 
     @cached_property
-    def batch(self) -> frozenset[str]:
+    def batch(self) -> tuple[str, ...]:
         """See ``batch_dims``."""
         return batch_dims(self.signature)
 
@@ -228,12 +228,15 @@ def case_space(
     return found
 
 
-def batch_dims(signature: Signature) -> frozenset[str]:
-    """Dims of every tensor with two dims or more that are never the last: those that programs are spread over."""
+def batch_dims(signature: Signature) -> tuple[str, ...]:
+    """Dims of every tensor with two dims or more that are never the last: those that programs are spread over.
+
+    They are in the order of the first tensor: sizes are drawn in this order, and a set has another one in each process.
+    """
     signature = signature.at()
     tensors = [spec.dims for spec in (*signature.inputs, *signature.outputs) if len(spec.dims) > 1]
-    common = set.intersection(*(set(dims[:-1]) for dims in tensors)) if tensors else set()
-    return frozenset(dim for dim in common if not any(dims[-1] == dim for dims in tensors))
+    leading = dict.fromkeys(tensors[0][:-1]) if tensors else {}
+    return tuple(dim for dim in leading if all(dim in dims[:-1] and dim != dims[-1] for dims in tensors))
 
 
 def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:

@@ -19,6 +19,7 @@ from typing import Any
 from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.judge_case import Setup
 from gradoracle.check.plan import plan, resolved
+from gradoracle.check.repeat_command import repeated
 from gradoracle.execution import device, environment
 from gradoracle.execution.executor import Result, StartupError
 from gradoracle.execution.local_pool import LocalPool
@@ -53,6 +54,9 @@ class Mutation:
     Attributes:
         target: a shipped name, a file, ``file:callable`` or ``module:callable``.
         family: the definition that an outside callable claims to implement.
+        dtypes: None: those that the kernel supports.
+        contracts: dtype -> preset, in place of the kernel's own.
+        arguments: options held fixed, and further keywords that are passed on.
         count: how many mutants, spread over the operators; None: all.
         seconds: after which no further trial begins.
         seed: of the choice of mutants and of the stream of cases.
@@ -66,6 +70,9 @@ class Mutation:
 
     target: str
     family: str | None = None
+    dtypes: tuple[str, ...] | None = None
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     count: int | None = MUTANTS
     seconds: float | None = None
     seed: int = 0
@@ -163,8 +170,18 @@ class _Plan:
 
     def __init__(self, asked: Mutation) -> None:
         self.asked = asked
-        request = Request(asked.target, asked.family, device="cpu", seed=asked.seed, examples=asked.examples, workers=0)
-        subjects = resolved(request)
+        self.request = Request(
+            asked.target,
+            asked.family,
+            device="cpu",
+            dtypes=asked.dtypes,
+            contracts=asked.contracts,
+            arguments=asked.arguments,
+            examples=asked.examples,
+            seed=asked.seed,
+            workers=0,
+        )
+        subjects = resolved(self.request)
         costly = {law.name for law in subjects.laws.values() if law.scope == "kernel"}  # of compilations, not of a run
         self.jobs: list[Job] = [
             replace(job, laws=tuple(law for law in job.laws if law not in costly)) for job in plan(subjects).jobs
@@ -183,7 +200,8 @@ class _Plan:
         self.chosen = choose(self.all, len(self.all) if asked.count is None else asked.count, asked.seed)
         self.proofs = read_proofs(asked.equivalents or proofs_beside(asked.target))
         self.stale = sorted(set(self.proofs) - {mutant.key for mutant in self.all})
-        self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples))
+        decisive = (asked.dtypes, sorted(asked.contracts.items()), sorted(asked.arguments.items()))
+        self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples, *decisive))
 
     def workers(self, kept: str) -> LocalPool:
         """Processes with the target loaded, which keep the oracle's answers in a folder."""
@@ -280,6 +298,6 @@ def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen
             how = {Status.ERROR: "cannot be judged by", Status.CRASHED: "crashes under"}.get(verdict.status, "violates")
             raise WrongKernel(
                 f"the unmutated kernel {verdict.kernel} {how} {verdict.law} in {verdict.dtype}; expected a kernel "
-                f"on which every property holds: gradoracle check {plan.asked.target} shows the case"
+                f"on which every property holds: {repeated(plan.request, plan.asked.target, 'cpu')} shows the case"
             )
     return [seen[number] for number in range(len(plan.jobs))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -272,6 +273,34 @@ print(hashlib.sha256(lines.encode()).hexdigest()[:16])
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == GOLDEN["attention"]
+
+
+def test_nor_on_the_order_of_its_sets(tmp_path: Path) -> None:
+    """Sizes of several batch members were drawn in the order of a set of dims, which is another one in each process."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+from dataclasses import replace
+from case_families import FLASH, attention
+from gradoracle.cases.case_space import batch_dims
+from gradoracle.cases.stream import stream
+tiled = replace(FLASH, tiles=lambda dtype, dims, blocks, order, arguments: {{"T": 16, "M": 16}})
+for seed in range(3):
+    print("\\n".join(case.line() for case in stream(attention, tiled, examples=400, seed=seed)))
+assert len(batch_dims(attention.signature)) > 1
+"""
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(4, 10)
+    }
+    assert len(runs) == 1
 
 
 def test_the_stream_keeps_to_its_domain() -> None:

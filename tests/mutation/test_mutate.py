@@ -97,6 +97,23 @@ def test_what_cannot_be_mutated_is_one_sentence(tmp_path, body, words, code, sai
     assert ran.returncode == code and said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
 
 
+def test_options_of_check_hold_for_every_case(tmp_path):
+    """The kernel is right with one value of its option alone, and has one dtype of the family."""
+    text = (ROOT / "examples" / "rmsnorm.py").read_text()
+    text = text.replace('w, *, eps=1e-6):\n    """RMSNorm in', 'w, *, eps=1e-6, factor=2):\n    """RMSNorm in')
+    text = text.replace("_RMSNorm.apply(x, w, eps)", "_RMSNorm.apply(x, w, eps) * factor")
+    (tmp_path / "scaled.py").write_text(text)
+    words = ("scaled.py", "--mutants", "1", "--examples", "6", "--dtype", "bfloat16")
+    wrong = mutate(tmp_path, *words)
+    assert wrong.returncode == 1 and "violates forward_matches_the_oracle in bfloat16" in wrong.stderr, wrong.stderr
+    shown = wrong.stderr.rpartition(": ")[2].removesuffix(" shows the case\n")
+    assert shown == "gradoracle check scaled.py --dtype bfloat16 --examples 6 --device cpu"
+    right = mutate(tmp_path, *words, "--arg", "factor=1", "--contract", "bfloat16=eager-bf16")
+    assert right.returncode in (0, 1) and "holds on the unmutated kernel on 6 cases" in right.stdout, right.stderr
+    again = mutate(tmp_path, *words, "--arg", "factor=1")
+    assert "known from an earlier run" not in again.stdout, "outcomes under another contract are not these"
+
+
 def test_a_kernel_that_violates_a_property_is_reported_and_not_mutated(tmp_path):
     text = (ROOT / "examples" / "rmsnorm.py").read_text()
     (tmp_path / "wrong.py").write_text(text.replace("r * gw - x", "r * gw + x"))

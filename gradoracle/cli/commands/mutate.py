@@ -15,6 +15,9 @@ from gradoracle.report import showing
 
 @takes(
     "family",
+    "dtype",
+    "contract",
+    "arg",
     seconds="Time limit; no mutant starts after it.",
     seed="Seed for choosing mutants and drawing cases.",
     examples="Number of cases. Default: as for check.",
