@@ -61,6 +61,8 @@ def mutations(family: str, folder: Path | None) -> Mutations:
         raise UsageError(f"{file} is no json: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or document.get("target") != family:
         raise UsageError(f"{file} is no report of gradoracle mutate {family}; expected one with schema {SCHEMA}")
+    if document.get("options"):
+        raise UsageError(f"{file} is of {' '.join(document['options'])}; expected a report of the default options")
     found = {each["mutant"]: _ours(each) for each in document["mutants"]}
     return Mutations(found, int(document.get("cases", 0)))
 

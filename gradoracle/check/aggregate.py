@@ -179,6 +179,13 @@ def _add_severity(sums: Sums, law: LawResult, once: Seen) -> None:
         add(sums.presets, law.preset, once)
 
 
+def _keeps(sums: Sums, counterexample: Counterexample | None) -> str:
+    """The preset that explains every violating case; where severities were not asked for, the one that is shown."""
+    if not sums.severities and counterexample is not None:
+        return counterexample.preset
+    return "" if Severity.WRONG.value in sums.severities else weakest(sums.presets)
+
+
 def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
     """The verdict of these sums, with the counterexample where it fails."""
     verdict = Verdict(
@@ -200,7 +207,7 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         notes=[f"{note} on {n} cases" for note, n in sums.notes.items()],
         tensors_compared=sum(sums.decided.values()),
         severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
-        keeps="" if Severity.WRONG.value in sums.severities else weakest(sums.presets),
+        keeps=_keeps(sums, counterexample),
     )
     if verdict.severity is Severity.UNDECIDED:
         shown = "" if counterexample is None else counterexample.undecided

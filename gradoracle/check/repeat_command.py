@@ -24,7 +24,7 @@ def command(request: Request, target: str, device: str, line: str, law: str) -> 
         line: the case.
         law: its name.
     """
-    held = _again(request, *_HELD)
+    held = options_of(request, *_HELD)
     if isinstance(request.inputs, Given):
         return "the same call again"
     if request.inputs is None:
@@ -43,7 +43,7 @@ def repeated(request: Request, target: str, device: str, law: str = "", shard: t
         shard: by default that of the request.
     """
     part, parts = request.shard if shard is None else shard
-    words = _again(request, "dtype", "dim", "examples")
+    words = options_of(request, "dtype", "dim", "examples")
     words += [f"--shard {part}/{parts}"] if (part, parts) != (1, 1) else []
     return _check(request, target, device, words, law)
 
@@ -56,10 +56,11 @@ def asked(request: Request) -> dict[str, str]:
 
 def _check(request: Request, target: str, device: str, own: list[str], law: str) -> str:
     """``gradoracle check`` of a target with one property, the words ``own``, and the options of the request."""
-    words = ["gradoracle check", shlex.quote(target), *own, f"--device {device}", *_again(request, "family", "seed")]
-    return " ".join([*words, *_again(request, *_HELD), *([f"--property {law}"] if law else [])])
+    words = ["gradoracle check", shlex.quote(target), *own, f"--device {device}"]
+    words += options_of(request, "family", "seed", *_HELD)
+    return " ".join([*words, f"--property {law}"] if law else words)
 
 
-def _again(request: Request, *names: str) -> list[str]:
+def options_of(request: Request, *names: str) -> list[str]:
     """The words for these options of a request, where they differ from the defaults."""
     return [word for name in names for word in OPTIONS[name].again(request)]

@@ -60,7 +60,7 @@ class Totals:
             self._see(refused[0], place)
         decided = any(r.status in (Status.HOLDS, *BROKEN) for r in result.results)
         if decided and not subjects.request.inputs:
-            for name in situations(subjects.family, subjects.kernels[result.kernel], result.case):
+            for name in sorted(situations(subjects.family, subjects.kernels[result.kernel], result.case)):
                 self.situations[name] = self.situations.get(name, 0) + 1
                 self._see(name, place)
 

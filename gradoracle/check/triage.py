@@ -85,12 +85,15 @@ def _settled(sums: Sums, shown: Counterexample, severity: Severity, why: str) ->
     if sums.severities:
         sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
         sums.undecided = {why: sums.severities[severity.value]} if why else {}
+    if severity is Severity.WRONG and shown.preset:  # no contract explains a wrong formula
+        shown = replace(shown, preset="", message="")
     return replace(shown, severity=severity, undecided=why)
 
 
 def _cases(aggregate: Aggregate, key: Key, shown: Counterexample) -> Sequence[Case]:
-    cases = [parse(shown.case)[2], *(case for case, _ in aggregate.telling(key))]
-    return list(dict.fromkeys(cases))[:MOST_CASES]
+    """The cases of a verdict that are judged widened: that which is shown, and others where theirs are asked for."""
+    others = (case for case, _ in aggregate.telling(key)) if aggregate.sums[key].severities else ()
+    return list(dict.fromkeys([parse(shown.case)[2], *others]))[:MOST_CASES]
 
 
 def _until(jobs: Sequence[Job], until: float | None) -> Iterator[Job]:

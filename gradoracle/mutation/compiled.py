@@ -54,6 +54,7 @@ class Asked:
         path: search path of modules.
         target: as given.
         family: as given.
+        dtypes: of the cases; None: those that the kernel supports.
         sources: names of the modules whose functions may be mutated.
         questions: the mutants.
         specialisations: those that were launched.
@@ -62,6 +63,7 @@ class Asked:
     path: tuple[str, ...]
     target: str
     family: str | None
+    dtypes: tuple[str, ...] | None
     sources: tuple[str, ...]
     questions: tuple[Question, ...]
     specialisations: tuple[Any, ...]
@@ -134,7 +136,7 @@ class _Units:
         self._units: list[tuple[Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]] = []
         for kernel in target.kernels:
             listed: Callable[[str], Sequence[Any]] | None = kernel.extras.get("compilations")
-            for dtype in (kernel.dtypes or target.family.dtypes) if listed is not None else ():
+            for dtype in (asked.dtypes or kernel.dtypes or target.family.dtypes) if listed is not None else ():
                 self._units += [tuple(each[1:]) for each in listed(dtype)]  # type: ignore[misc]
         functions = {(f.fn.__module__, f.fn.__name__): f for f in _jitted(asked.sources)}
         for module, name, types, constants, options in asked.specialisations:

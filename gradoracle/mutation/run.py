@@ -19,7 +19,7 @@ from typing import Any
 from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.judge_case import Setup
 from gradoracle.check.plan import plan, resolved
-from gradoracle.check.repeat_command import repeated
+from gradoracle.check.repeat_command import options_of, repeated
 from gradoracle.execution import device, environment
 from gradoracle.execution.executor import Result, StartupError
 from gradoracle.execution.local_pool import LocalPool
@@ -40,6 +40,7 @@ from gradoracle.project.request import Progress, Request, Silent
 from gradoracle.project.target import Target, resolve
 
 MUTANTS = 120
+DECISIVE = ("dtype", "contract", "arg")  # options of a check that decide which code runs, and what it must keep
 UNKNOWN = "its compiled code was not compared with the kernel's"  # of a survivor
 
 
@@ -98,6 +99,7 @@ class Found:
         notes: sentences, such as on proofs of mutants that no longer exist.
         environment: versions.
         since: the earlier report that was asked for.
+        options: the words of the options that decide outcomes, beyond the target, where they are not the defaults.
     """
 
     mutation: Mutation
@@ -109,6 +111,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     environment: Mapping[str, Any] = field(default_factory=environment.describe)
     since: Earlier | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def score(self) -> float | None:
@@ -130,9 +133,11 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
     started = time.monotonic()
     since = None if asked.since is None else read_earlier(asked.since)
     plan = _Plan(asked)
-    found = Found(asked, [], len(plan.all), since=since)
+    found = Found(asked, [], len(plan.all), since=since, options=plan.options)
     found.notes += [f"the proof of {key} matches no mutant" for key in plan.stale]
-    record = Record(asked.target, plan.mark)
+    if since is not None and since.options != plan.options:
+        found.notes.append(f"{since.name} is of other options: {' '.join(since.options) or 'the defaults'}")
+    record = Record(" ".join([asked.target, *plan.options]), plan.mark)
     if asked.fresh:
         record.forget()
     survivors = [o for key, o in record.known(plan.chosen, pending=True).items() if key not in plan.proofs]
@@ -200,8 +205,8 @@ class _Plan:
         self.chosen = choose(self.all, len(self.all) if asked.count is None else asked.count, asked.seed)
         self.proofs = read_proofs(asked.equivalents or proofs_beside(asked.target))
         self.stale = sorted(set(self.proofs) - {mutant.key for mutant in self.all})
-        decisive = (asked.dtypes, sorted(asked.contracts.items()), sorted(asked.arguments.items()))
-        self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples, *decisive))
+        self.options = tuple(options_of(self.request, *DECISIVE)) + tuple(f"--source {name}" for name in asked.sources)
+        self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples, *self.options))
 
     def workers(self, kept: str) -> LocalPool:
         """Processes with the target loaded, which keep the oracle's answers in a folder."""
@@ -261,6 +266,7 @@ def _compared(plan: _Plan, survivors: Sequence[Outcome], seen: Sequence[Seen]) -
         tuple(entry for entry in sys.path if isinstance(entry, str)),
         plan.asked.target,
         plan.asked.family,
+        plan.asked.dtypes,
         tuple(source.module for source in plan.sources),
         tuple(Question(o.mutant, source.module, source.file) for o, source in zip(survivors, sources, strict=True)),
         tuple(sorted(launches, key=repr)),

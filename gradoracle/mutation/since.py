@@ -19,10 +19,12 @@ class Earlier:
     Attributes:
         name: of its file.
         fates: by the key of the mutant.
+        options: the words of its options.
     """
 
     name: str
     fates: Mapping[str, Fate]
+    options: tuple[str, ...] = ()
 
     def same(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes of mutants that it tried too."""
@@ -44,8 +46,9 @@ def read_earlier(file: Path) -> Earlier:
         if document["schema"] != SCHEMA:
             raise ValueError
         fates = {each["mutant"]: Fate(each["fate"]) for each in document["mutants"]}
+        options = tuple(document.get("options", ()))
     except OSError as error:
         raise UsageError(f"--since {file} cannot be read: {why(error)}") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"--since {file}: expected a report of gradoracle mutate --format json, {SCHEMA}") from None
-    return Earlier(file.name, {key: fate for key, fate in fates.items() if fate is not Fate.NOT_RUN})
+    return Earlier(file.name, {key: fate for key, fate in fates.items() if fate is not Fate.NOT_RUN}, options)

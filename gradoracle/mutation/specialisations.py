@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import triton.language as tl
 
 from gradoracle.execution.interpreter import launch_hooks
 
@@ -57,7 +58,7 @@ def _specialisation(
     for name, value in given.items():
         value = getattr(value, "value", value) if name in constants else value  # of a tl.constexpr
         if name in constants or value is None:
-            if not isinstance(value, (int, float, str, type(None))):
+            if not isinstance(value, (int, float, str, type(None), tl.dtype)):
                 return None
             types.append((name, "constexpr"))
             values.append((name, value))

@@ -37,6 +37,7 @@ def _json(found: Found) -> str:
         "target": asked.target,
         "family": asked.family,
         "seed": asked.seed,
+        "options": list(found.options),
         "planted": found.planted,
         "cases": found.cases,
         "seconds": round(found.seconds, 1),
@@ -133,7 +134,7 @@ def _terminal(found: Found) -> str:
 
 def _lines(found: Found) -> Iterator[str]:
     operators = _by_operator(found)
-    yield f"gradoracle mutate {found.mutation.target}"
+    yield " ".join(["gradoracle mutate", found.mutation.target, *found.options])
     yield (
         f"  {len(found.outcomes)} of {found.planted} mutants, {len(operators)} operators; every property holds on the "
         f"unmutated kernel on {found.cases} cases"
@@ -182,7 +183,8 @@ def _covered(outcome: Outcome) -> str:
 
 def _markdown(found: Found) -> str:
     """A table by operator, one of all mutants, and the survivors as diffs."""
-    lines = [f"# Mutation of {found.mutation.target}", "", f"{_scored(found)}.", ""]
+    title = " ".join([found.mutation.target, *found.options])
+    lines = [f"# Mutation of {title}", "", f"{_scored(found)}.", ""]
     if apart := _apart(found):
         lines += [f"Not in the score: {apart}.", ""]
     if diagnosed := _diagnosed(found):

@@ -228,7 +228,8 @@ def _tell_severity(verdict: Verdict) -> str:
     if verdict.status is not Status.VIOLATED or verdict.kind is PropertyKind.FORMULA:
         return ""
     if verdict.severity is Severity.UNDECIDED:
-        return f"undecided, so it counts as wrong: {verdict.severity_note}"
+        note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
+        return f"undecided, so it counts as wrong{note}"
     if verdict.severity is Severity.PRECISION:
         lost = bits_lost([verdict])
         return f"precision: the error goes away with every float in float64{f'; {lost}' if lost else ''}"

@@ -343,6 +343,11 @@ def test_so_is_the_counterexample_where_no_other_case_was_asked(
         (as_on_gpu,) = run.report().verdicts
     assert (as_on_cpu.severity, as_on_cpu.severity_note) == (Severity.UNDECIDED, judging.NEEDS_INTERPRETER)
     assert (as_on_gpu.severity, as_on_gpu.severity_note) == (expected, "")
+    shown = as_on_gpu.counterexample
+    assert shown is not None and shown.severity is expected
+    explains = "eager-bf16" if expected is Severity.PRECISION else ""  # nothing explains what is wrong
+    assert as_on_gpu.keeps == shown.preset == explains
+    assert shown.message == (f"holds under {explains}" if explains else "")
 
 
 def test_a_kernel_of_this_process_alone_is_not_judged_in_another(monkeypatch: pytest.MonkeyPatch) -> None:

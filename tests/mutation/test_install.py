@@ -129,6 +129,17 @@ def test_lines_and_launches_of_a_call_are_seen(kernel):
     assert dict(constants) == {"BLOCK": 64}
 
 
+def test_launches_with_a_dtype_for_a_constant_are_recorded():
+    """Without them no launch of SDPA was compared: a mutant of what only bf16x6 runs would be equivalent in it."""
+    call = resolve("sdpa").kernels[0].call
+    with launched() as launches:
+        call(*torch.ones(3, 1, 1, 2, 4), precision="bf16x6")
+    constants = {name: dict(values) for _, name, _, values, _ in launches}
+    assert constants.keys() == {"parts_kernel", "forward_kernel"}
+    found = constants["forward_kernel"]
+    assert str(found["ACCUMULATE"]) == "fp32" and found["PRECISION"] == "parts"
+
+
 def test_only_mutants_that_compile_to_the_same_code_are_equivalent(kernel, monkeypatch):
     mutants = [
         kernel.mutant("n = tl.arange(0, BLOCK)", "n = tl.arange(0, BLOCK) + 0", "_twice"),
@@ -141,7 +152,7 @@ def test_only_mutants_that_compile_to_the_same_code_are_equivalent(kernel, monke
     source = kernel.source
     questions = tuple(Question(mutant, source.module, source.file) for mutant in mutants)
     path = tuple(entry for entry in sys.path if isinstance(entry, str))
-    asked = Asked(path, str(kernel.target.source), None, (source.module,), questions, tuple(launches))
+    asked = Asked(path, str(kernel.target.source), None, None, (source.module,), questions, tuple(launches))
     found = equivalents(asked, 3)
     assert found.keys() == {mutant.key for mutant in mutants}
     assert {key for key, reason in found.items() if reason} == {mutants[0].key}, found

@@ -108,10 +108,14 @@ def test_options_of_check_hold_for_every_case(tmp_path):
     assert wrong.returncode == 1 and "violates forward_matches_the_oracle in bfloat16" in wrong.stderr, wrong.stderr
     shown = wrong.stderr.rpartition(": ")[2].removesuffix(" shows the case\n")
     assert shown == "gradoracle check scaled.py --dtype bfloat16 --examples 6 --device cpu"
-    right = mutate(tmp_path, *words, "--arg", "factor=1", "--contract", "bfloat16=eager-bf16")
-    assert right.returncode in (0, 1) and "holds on the unmutated kernel on 6 cases" in right.stdout, right.stderr
-    again = mutate(tmp_path, *words, "--arg", "factor=1")
+    options = ("--arg", "factor=1", "--contract", "bfloat16=eager-bf16", "--format", "json", "--output", "one.json")
+    right = mutate(tmp_path, *words, *options)
+    assert right.returncode == 0 and "holds on the unmutated kernel on 6 cases" in right.stdout, right.stderr
+    said = ["--dtype bfloat16", "--contract bfloat16=eager-bf16", "--arg factor=1"]
+    assert json.loads((tmp_path / "one.json").read_text())["options"] == said
+    again = mutate(tmp_path, *words, "--arg", "factor=1", "--since", "one.json")
     assert "known from an earlier run" not in again.stdout, "outcomes under another contract are not these"
+    assert f"one.json is of other options: {' '.join(said)}" in again.stdout
 
 
 def test_a_kernel_that_violates_a_property_is_reported_and_not_mutated(tmp_path):
