@@ -28,6 +28,12 @@ def _backward(inputs: Tensors, cotangents: Tensors, statistics: Tensors, options
     return kernels.backward(*inputs, *cotangents, *statistics, **options, blocks=blocks)
 
 
+def _backward_from_output(inputs: Tensors, cotangents: Tensors, kept: Tensors, options: Options, blocks: Any) -> Any:
+    """(dq, dk, dv) from given (m, l, o)."""
+    m, l, o = kept
+    return kernels.backward(*inputs, *cotangents, m, l, o=o, **options, blocks=blocks)
+
+
 def _jvp(inputs: Named, tangents: Named, options: Options, blocks: Any) -> tuple[Tensor, Tensor]:
     """(o, tangent of o)."""
     return kernels.jvp(*inputs.values(), *tangents.values(), **options, blocks=blocks)
@@ -92,6 +98,7 @@ KERNELS = (
         extras={
             "stats": _stats,
             "backward": _backward,
+            "backward_from_output": _backward_from_output,
             "jvp_from_statistics": _jvp_from_statistics,
             "jvp_frozen": _jvp_frozen,
             "hvp_central_difference": _hvp_central_difference,

@@ -5,6 +5,7 @@ Kernels show them through extra entry points (``Kernel.extras``); without one, i
     stats(inputs, options, blocks) -> (o, m, l)                          m, l [B, H, T], natural log units
     jvp_frozen(inputs, tangents, statistics, options, blocks) -> tangent of o; statistics: (m, l) or None
     backward(inputs, cotangents, statistics, options, blocks) -> (dq, dk, dv)
+    backward_from_output(inputs, cotangents, (m, l, o), options, blocks) -> (dq, dk, dv); judged with backward
     jvp_from_statistics(inputs, tangents, statistics, options, blocks) -> (o, tangent of o)
 """
 
@@ -151,18 +152,21 @@ def _of_rows(part: Part, rows: slice) -> Part:
 
 @law(needs=(VJP,), extras=("stats", "backward"), applies=small_enough, one_in=4, rank=3)
 def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterator[Finding]:
-    """The explicit backward, given the m and l of the forward in any layout, returns the VJP.
+    """The explicit backward, given the m and l, or m, l and o, of the forward in any layout, returns the VJP.
 
     Holds because: the derivatives of m and l are in the formula: dS = P (dP - z) is that of the softmax as a whole.
-    Catches: an explicit entry point that exchanges arguments, ignores an option or the m and l it is given, or
+    Catches: an explicit entry point that exchanges arguments, ignores an option or the m, l and o it is given, or
     assumes that they are contiguous.
     Cannot catch: errors that it shares with autograd's backward; vjp_matches_the_oracle does.
     """
-    laid, layout = _laid_out(evidence)
-    gradients = extra(evidence, "backward", tuple(evidence.sample.cotangents.values()), laid)
-    got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
-    for finding in evidence.compare(VJP, got):
-        yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}", among=finding.named)
+    kept, layout = _laid_out(evidence, "m", "l", "o")
+    for entry, given in (("backward", kept[:2]), ("backward_from_output", kept)):
+        if entry not in evidence.kernel.extras:
+            continue
+        gradients = extra(evidence, entry, tuple(evidence.sample.cotangents.values()), given)
+        source = "m and l" if len(given) == 2 else "m, l and o"
+        for finding in evidence.compare(VJP, dict(zip(("dq", "dk", "dv"), gradients, strict=True))):
+            yield replace(finding, tensor=f"{finding.tensor} from {source}, {layout}", among=finding.named)
 
 
 @law(needs=(FORWARD, JVP), extras=("stats", "jvp_from_statistics"), applies=small_enough, one_in=4, rank=3)
@@ -174,18 +178,18 @@ def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Fin
     l.
     Cannot catch: errors that it shares with the JVP that computes m and l; jvp_matches_the_oracle does.
     """
-    laid, layout = _laid_out(evidence)
+    laid, layout = _laid_out(evidence, "m", "l")
     o, tangent = extra(evidence, "jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
     for derivative, got in ((FORWARD, {"o": o}), (JVP, {"jvp.o": tangent})):
         for finding in evidence.compare(derivative, got):
             yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}", among=finding.named)
 
 
-def _laid_out(evidence: Evidence) -> tuple[tuple[Tensor, ...], str]:
-    """The forward's m and l in a layout, another from case to case, and its name."""
+def _laid_out(evidence: Evidence, *names: str) -> tuple[tuple[Tensor, ...], str]:
+    """Some of the forward's o, m and l in a layout, another from case to case, and its name."""
     layout = _LAYOUTS[evidence.case.seed // 11 % len(_LAYOUTS)]
-    _, *stats = extra(evidence, "stats")
-    return tuple(layouts.apply(each, layout) for each in stats), layout
+    found = dict(zip("oml", extra(evidence, "stats"), strict=True))
+    return tuple(layouts.apply(found[name], layout) for name in names), layout
 
 
 def frozen(evidence: Evidence) -> Part:

@@ -18,6 +18,7 @@ CAUSAL = "case:1 sdpa cpu float32 B=2 H=2 T=9 M=13 D=8 Dv=6 --causal=true seed=1
 BLIND = "case:1 sdpa cpu float32 B=2 H=2 T=17 M=5 D=8 Dv=6 --causal=true seed=13"
 TILED = "case:1 sdpa cpu float32 B=1 H=2 T=17 M=33 D=16 Dv=8 blocks=small seed=1"
 NARROW = "case:1 sdpa cpu float16 B=1 H=1 T=9 M=21 D=12 Dv=3 --scale=0.25 --causal=true do~positive/sliced seed=3"
+APART = "case:1 sdpa cpu float32 B=1 H=2 T=17 M=33 D=16 Dv=8 blocks=small seed=33"  # m, l and o are strided in it
 
 # property, fault, case
 CAUGHT = [
@@ -76,6 +77,12 @@ def _with_half_of_o(*arguments: Any) -> Any:
     return o / 2, tangent
 
 
+def _rows_one_apart(inputs: Any, cotangents: Any, kept: Any, options: Any, blocks: Any) -> Any:
+    m, *others = kept
+    read = torch.as_strided(m, m.shape, (*m.stride()[:2], 1))  # what a kernel without the stride of its rows reads
+    return SHIPPED.extras["backward_from_output"](inputs, cotangents, (read, *others), options, blocks)
+
+
 def _without_causal(entry: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         *rest, options, blocks = arguments
@@ -120,6 +127,11 @@ WRAPPED: list[tuple[str, str, Kernel]] = [
         "backward_from_the_saved_statistics_is_the_vjp",
         NARROW,
         replace(SHIPPED, extras={**SHIPPED.extras, "backward": _without_causal(SHIPPED.extras["backward"])}),
+    ),
+    (
+        "backward_from_the_saved_statistics_is_the_vjp",
+        APART,
+        replace(SHIPPED, extras={**SHIPPED.extras, "backward_from_output": _rows_one_apart}),
     ),
     (
         "jvp_from_the_saved_statistics_is_the_jvp",
