@@ -306,16 +306,23 @@ def test_the_gravest_of_several() -> None:
     assert gravest([None]) is None
 
 
-@pytest.mark.parametrize(
+def as_on_a_gpu(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """A check of one property in a process that cannot widen kernels, as one whose kernels run on a GPU."""
+    monkeypatch.setattr(judging, "is_active", lambda: False)
+    return Request(f"{NORMS}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0, property=FORWARD)
+
+
+of_each_severity = pytest.mark.parametrize(
     ("kernel", "expected"),
     [("loses_precision", Severity.PRECISION), ("loses_precision_and_some_tails", Severity.WRONG)],
 )
+
+
+@of_each_severity
 def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
     kernel: str, expected: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "is_active", lambda: False)  # as in a process whose kernels run on a GPU
-    request = Request(f"{NORMS}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
-    with running.running(replace(request, property=FORWARD)) as run:
+    with running.running(as_on_a_gpu(kernel, monkeypatch)) as run:
         run.over(running.plan(run.subjects, explained=True))
         aggregate = run.totals.aggregate
         found = running.as_found(run.subjects, aggregate)
@@ -326,17 +333,12 @@ def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
     assert not aggregate.sums[key].undecided
 
 
-@pytest.mark.parametrize(
-    ("kernel", "expected"),
-    [("loses_precision", Severity.PRECISION), ("loses_precision_and_some_tails", Severity.WRONG)],
-)
+@of_each_severity
 def test_so_is_the_counterexample_where_no_other_case_was_asked(
     kernel: str, expected: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gate asks for no severity while it judges cases; the report on a GPU said "undecided" and gave no reason."""
-    monkeypatch.setattr(judging, "is_active", lambda: False)
-    request = Request(f"{NORMS}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
-    with running.running(replace(request, property=FORWARD)) as run:
+    with running.running(as_on_a_gpu(kernel, monkeypatch)) as run:
         run.over(running.plan(run.subjects))
         (as_on_cpu,) = run.report().verdicts
         run.subjects = replace(run.subjects, device="cuda")
@@ -351,9 +353,7 @@ def test_so_is_the_counterexample_where_no_other_case_was_asked(
 
 
 def test_a_kernel_of_this_process_alone_is_not_judged_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "is_active", lambda: False)
-    request = Request(f"{NORMS}:loses_precision", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
-    with running.running(replace(request, property=FORWARD)) as run:
+    with running.running(as_on_a_gpu("loses_precision", monkeypatch)) as run:
         run.over(running.plan(run.subjects, explained=True))
         aggregate = run.totals.aggregate
         ((key, before),) = running.as_found(run.subjects, aggregate).items()

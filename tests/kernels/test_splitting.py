@@ -94,12 +94,17 @@ def of_lse(width: int, backward: str) -> list[Tensor]:
     return list(derivatives(call, inputs_of(width)[:2], torch.linspace(-1, 1, 74).view(1, 2, 37)))
 
 
+def split_in_dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every pass load tiles, which each dot splits, and no parts."""
+    for module in (output, gradients, lse_launch):
+        monkeypatch.setattr(module, "operands", lambda precision, *tensors, **_: tensors)
+
+
 @pytest.mark.parametrize("width", [16, 24, 64])
 def test_bits_do_not_depend_on_where_tiles_are_split(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = (of_sdpa, functools.partial(of_lse, backward="fused"), functools.partial(of_lse, backward="separate"))
     parts = [each for run in runs for each in run(width)]
-    for module in (output, gradients, lse_launch):
-        monkeypatch.setattr(module, "operands", lambda precision, *tensors, **_: tensors)
+    split_in_dots(monkeypatch)
     tiles = [each for run in runs for each in run(width)]
     assert all(torch.equal(one, other) for one, other in zip(parts, tiles, strict=True))
 
@@ -166,8 +171,7 @@ def test_the_largest_score_has_the_bits_of_m_in_every_pass(
     That happens to one row of eight thousand; these seeds have one.
     """
     if tiles:
-        for module in (output, gradients, lse_launch):
-            monkeypatch.setattr(module, "operands", lambda precision, *tensors, **_: tensors)
+        split_in_dots(monkeypatch)
     torch.manual_seed(seed)
     q, k, v = (torch.randn(2, 2, rows, 48) for rows in (256, 64, 64))
     k, g = k.sign() * (5e3 + 5e3 * torch.rand_like(k)), torch.randn(2, 2, 256, 48)
