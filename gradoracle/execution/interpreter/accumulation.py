@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gradoracle.execution.interpreter.rounding import fused_multiply_add
+from gradoracle.execution.interpreter.rounding import fma_of_parts, fused_multiply_add, split, splits
 from gradoracle.execution.interpreter.values import Array
 from gradoracle.oracle.exact import machine_code
 from gradoracle.oracle.exact.machine_code import HAS_NUMBA
@@ -58,9 +58,7 @@ def chained(left: Array, right: Array, onto: Array) -> Array:
     """left [.. M K] @ right [.. K N] + onto [.. M N], all float32 or all float64: fma after fma along k."""
     out = np.array(np.broadcast_to(onto, _shape(left, right, onto)), order="C")
     if not HAS_NUMBA:
-        for k in range(left.shape[-1]):
-            out = fused_multiply_add(left[..., :, k, None], right[..., None, k, :], out)
-        return out
+        return _chain_by_numpy(left, right, out)
     a, rows = _flat(left, right, onto)
     b, columns = _flat(right, left, onto)
     _compiled_chain()(a, rows, b, columns, out.reshape(-1, *out.shape[-2:]))
@@ -92,6 +90,22 @@ def in_blocks(left: Array, right: Array, onto: Array, core: TensorCore) -> Array
     if special is not None:
         found = np.where(np.isfinite(special), found, special)
     return found.astype(onto.dtype)
+
+
+def _chain_by_numpy(left: Array, right: Array, total: Array) -> Array:
+    depth = left.shape[-1]
+    columns = [(left[..., :, k, None], right[..., None, k, :]) for k in range(depth)]
+    sizes = np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0)
+    most = np.abs(total).max(initial=0.0) + depth * float(sizes[0]) * float(sizes[1])
+    if total.dtype == np.float64 and splits(left, right, np.array(most)):
+        (a, b), (c, d) = split(left), split(right)
+        for k, (x, y) in enumerate(columns):
+            x_parts = a[..., :, k, None], b[..., :, k, None]
+            total = fma_of_parts(x, x_parts, y, (c[..., None, k, :], d[..., None, k, :]), total)
+        return total
+    for x, y in columns:
+        total = fused_multiply_add(x, y, total)
+    return total
 
 
 def _shape(left: Array, right: Array, onto: Array) -> tuple[int, ...]:

@@ -149,23 +149,46 @@ def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
     """
     if z.dtype == np.float32:
         return _fma_float32(x, y, z)
+    if splits(x, y, z):
+        return fma_of_parts(x, split(x), y, split(y), z)
     x, y, z = np.broadcast_arrays(x, y, z)
-    sizes = [np.abs(each) for each in (x, y, z)]
-    with np.errstate(all="ignore"):
-        found = _fma_split(x, y, z)
-        product = sizes[0] * sizes[1]
-        # Veltkamp's split neither overflows nor loses the error of a product that is not 0 below the smallest number.
-        plain = (np.maximum(np.maximum(sizes[0], sizes[1]), np.maximum(product, sizes[2])) < _LARGE) & (
-            product > _SMALL
-        )
-    rest = ~(plain | (((x == 0) | (y == 0)) & (sizes[2] < _LARGE)))
-    if rest.any():
-        found[rest] = [_fma_exactly(*each) for each in zip(x[rest], y[rest], z[rest], strict=True)]
-    return found
+    return np.array([_fma_exactly(*each) for each in zip(x.flat, y.flat, z.flat, strict=True)]).reshape(x.shape)
 
 
-_LARGE, _SMALL = 2.0**990, 2.0**-900
+_LARGE, _SMALL = 2.0**480, 2.0**-450
 _SPLITTER = 2.0**27 + 1.0
+
+
+def splits(x: Array, y: Array, z: Array) -> bool:
+    """Whether float64 factors can be split: no part overflows, and the error of no product lies below all numbers."""
+    sizes = [np.abs(each) for each in (x, y)]
+    return all(each.max(initial=0.0) < _LARGE for each in (*sizes, np.abs(z))) and all(
+        not ((each < _SMALL) & (each != 0)).any() for each in sizes
+    )
+
+
+def split(x: Array) -> tuple[Array, Array]:
+    """Two halves of the bits of float64 numbers (Veltkamp)."""
+    scaled = x * _SPLITTER
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def fma_of_parts(x: Array, x_parts: tuple[Array, Array], y: Array, y_parts: tuple[Array, Array], z: Array) -> Array:
+    """x * y + z in float64, of the factors' parts, by error-free transformations (sources: ``add_to_odd``)."""
+    (x_high, x_low), (y_high, y_low) = x_parts, y_parts
+    product = x * y
+    product_low = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    low, low_error = _two_sum(z, product_low)
+    high, high_error = _two_sum(product, low)
+    rest = low_error + high_error
+    found = np.asarray(high + rest)
+    lost = (high - found) + rest
+    # Rounded twice is rounded once, unless the second rounding met the middle between two numbers.
+    risky = (lost != 0) & ((found + 2.0 * lost) - found == 2.0 * lost)
+    if risky.any():
+        found[risky] = high[risky] + add_to_odd(low_error[risky], high_error[risky])
+    return found
 
 
 def _fma_float32(x: Array, y: Array, z: Array) -> Array:
@@ -180,18 +203,6 @@ def _fma_float32(x: Array, y: Array, z: Array) -> Array:
         onto = np.broadcast_to(z, total.shape)[risky].astype(np.float64)
         found[risky] = add_to_odd(np.broadcast_to(product, total.shape)[risky], onto).astype(np.float32)
     return found
-
-
-def _fma_split(x: Array, y: Array, z: Array) -> Array:
-    """x * y + z in float64 by error-free transformations (Boldo and Melquiond, as ``add_to_odd``)."""
-    product = x * y
-    first, second = x * _SPLITTER, y * _SPLITTER
-    x_high, y_high = first - (first - x), second - (second - y)
-    x_low, y_low = x - x_high, y - y_high
-    product_low = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
-    low, low_error = _two_sum(z, product_low)
-    high, high_error = _two_sum(product, low)
-    return np.asarray(high + add_to_odd(low_error, high_error))
 
 
 def _two_sum(left: Array, right: Array) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOCATOR = f"{__name__}.ByContent"
 _OTHERS = "UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"  # numba's own, where there is no cache
 
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
+HAS_NUMBA = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+"""Whether numba compiles: it is installed, and not switched off by its own variable ``NUMBA_DISABLE_JIT``."""
+
+
+def target() -> str:
+    """The processor that functions are compiled for, in LLVM's words; empty without numba."""
+    if not HAS_NUMBA:
+        return ""
+    from llvmlite import binding
+
+    return os.environ.get("NUMBA_CPU_NAME") or str(binding.get_host_cpu_name())
 
 
 def jitted(function: _Function) -> _Function:

@@ -1,26 +1,34 @@
-"""Whether the interpreter's dots have the bits of this machine's GPU: one row a kind of dot, shape and recipe.
+"""The interpreter's dots: whether they have the bits of this machine's GPU, and how long they take.
 
-`python benchmarks/dot_bits.py [--output FILE]` compiles each dot for the GPU, computes the same one as the interpreter
-does (gradoracle/execution/interpreter/dot.py, accumulation.py), and counts the elements whose bits differ.
+`python benchmarks/dots.py bits [--output FILE]` compiles each kind of dot for the GPU, computes the same one as the
+interpreter does (gradoracle/execution/interpreter/dot.py, accumulation.py), and counts the elements whose bits differ.
 docs/background/interpreter.md reads benchmarks/results/h200/dot_bits.csv.
+
+`python benchmarks/dots.py time [--output FILE]` times them on the CPU: compiled by numba, with numpy alone, and
+`np.matmul`, which the interpreter called before and whose bits depend on the processor.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from triton._C.libtriton import ir
 
-from gradoracle.execution.interpreter import dot, values
+from gradoracle.execution import environment
+from gradoracle.execution.interpreter import accumulation, dot
+from gradoracle.oracle.exact import machine_code
 
 KINDS = {
     "float32 ieee": (torch.float32, "ieee"), "float32 tf32": (torch.float32, "tf32"),
@@ -118,19 +126,57 @@ def rows(seeds: int) -> Iterator[list[Any]]:
                 yield [kind, *shape, recipe, elements, wrong, example]
 
 
+TIMED = ((1, 64, 64, 64), (8, 64, 64, 64), (8, 64, 64, 16), (8, 16, 16, 16), (4, 128, 64, 128))
+"""(programs in step, M, N, K)"""
+
+
+def least(function: Callable[[], Any]) -> float:
+    """Microseconds of the fastest of some runs."""
+    function()
+    best, until = float("inf"), time.perf_counter() + 0.3
+    while time.perf_counter() < until:
+        started = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - started)
+    return best * 1e6
+
+
+def times() -> Iterator[list[Any]]:
+    for kind in ("float32 ieee", "float32 tf32", "float32 bf16x6", "bfloat16", "float16", "float64"):
+        dtype, precision = KINDS[kind]
+        for programs, m, n, k in TIMED:
+            a, b, c = (x.to(dtype) for x in operands("normal", dtype, (programs * m, programs * n, k), 0))
+            into = torch.float64 if dtype == torch.float64 else torch.float32
+            left, right = a.reshape(programs, m, k), b.T.reshape(programs, n, k).mT
+            onto = c[:m, :n].to(into).expand(programs, m, n)
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            x, y, z = left.to(wide).numpy(), right.to(wide).numpy(), onto.numpy()
+            row = [least(lambda x=x, y=y, z=z: np.matmul(x, y) + z)]
+            for compiled in (True, False):
+                accumulation.HAS_NUMBA = compiled and machine_code.HAS_NUMBA
+                row.append(least(lambda a=left, b=right, c=onto, p=precision: computed(a, b, c, p, 0)))
+            accumulation.HAS_NUMBA = machine_code.HAS_NUMBA
+            yield [kind, programs, m, n, k, *(f"{each:.0f}" for each in row), f"{row[1] / row[0]:.1f}"]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("bits", "time"))
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=4, help="of the operands of one row of bits")
     given = parser.parse_args()
-    out = given.output.open("w") if given.output else sys.stdout
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow([f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}"])
-    table.writerow(["kind", "M", "N", "K", "recipe", "elements", "differ", "first"])
-    for row in rows(given.seeds):
-        table.writerow(row)
-        out.flush()
-    assert not values.is_widened()
+    with given.output.open("w", newline="") if given.output else contextlib.nullcontext(sys.stdout) as out:
+        table = csv.writer(out, lineterminator="\n")
+        versions = f"torch {torch.__version__}, triton {triton.__version__}"
+        if given.what == "bits":
+            table.writerow([f"# {torch.cuda.get_device_name()}, {versions}"])
+            table.writerow(["kind", "M", "N", "K", "recipe", "elements", "differ", "first"])
+        else:
+            table.writerow([f"# {environment.describe('cpu')['cpu']}, numpy {np.__version__}, {versions}"])
+            table.writerow(["kind", "programs", "M", "N", "K", "matmul us", "numba us", "numpy us", "numba / matmul"])
+        for row in rows(given.seeds) if given.what == "bits" else times():
+            table.writerow(row)
+            out.flush()
 
 
 if __name__ == "__main__":
