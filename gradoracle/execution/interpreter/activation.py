@@ -32,10 +32,11 @@ def activate() -> None:
     """Interpret Triton kernels on the CPU in this process, with a GPU's rounding; once is enough, twice is harmless.
 
     To be called before the modules with kernels are imported: `triton.jit` decides when it decorates.  Triton's own
-    device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
+    device functions (`tl.sum`, ...) are interpreted even if Triton was imported before, and kernels that Triton's own
+    interpreter has run before are interpreted anew.
     numpy's matrix products are restricted to one thread.
     Raises RuntimeError, in one sentence, if Triton and numpy cannot interpret together or this Triton lacks a method
-    that is corrected.
+    that is corrected; every later call raises the same.
     """
     global _active
     if _active:
@@ -51,13 +52,17 @@ def activate() -> None:
         _interpret_device_functions()
         use_one_thread()
         _probe()
-    except RuntimeError as error:
-        remember(str(error))
+    except Exception as error:
         if before is None:
             del os.environ[_VARIABLE]
         else:
             os.environ[_VARIABLE] = before
-        raise
+        if isinstance(error, RuntimeError):
+            remember(str(error))
+            raise
+        why = f"the interpreter cannot correct Triton {installed('triton')} ({type(error).__name__}: {error}): {_USE}."
+        remember(why)
+        raise RuntimeError(why) from error
     _active = True
 
 
@@ -120,6 +125,9 @@ def _install() -> None:
     try:
         from triton.runtime import interpreter
 
+        from gradoracle.execution.interpreter import leftovers
+
+        leftovers.undo()  # before what follows keeps names of triton.language
         from gradoracle.execution.interpreter import (
             aliases,
             autotuner,
