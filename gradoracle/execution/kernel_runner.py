@@ -260,8 +260,7 @@ class KernelRunner:
                 firsts = pulled_back(outputs, cotangents, targets, create_graph=True) or ()
             along = [sample.tangents[n] for n in self.primals(sample)][: len(firsts)]
             with needing("double backward", f"{self.label}hvp"):
-                # the whole graph holds nodes that lead to no target, as that of once_differentiable, which raises
-                seconds = (accumulated if through else pulled_back)(firsts, along, targets)
+                seconds = accumulated(firsts, along, targets)
             if seconds is not None:
                 zeros = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in targets]
                 return [zero if s is None else s for s, zero in zip(seconds, zeros, strict=True)]

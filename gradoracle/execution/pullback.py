@@ -22,7 +22,11 @@ def pulled_back(
 def accumulated(
     outputs: Sequence[Tensor | None], directions: Sequence[Tensor], targets: Sequence[Tensor]
 ) -> Sequence[Tensor | None] | None:
-    """As ``pulled_back``, in leaves without a gradient so far, by a backward through the whole graph."""
+    """As ``pulled_back``, in leaves without a gradient so far, by a backward through the whole graph.
+
+    To be used for second derivatives: a function marked once_differentiable ends the graph with a node that leads to no
+    target and raises.
+    """
     live, along = _live(outputs, directions)
     if not live:
         return None
