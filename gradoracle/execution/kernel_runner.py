@@ -28,7 +28,8 @@ from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
 from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.interpreter.values import CannotInterpret, CannotWiden
-from gradoracle.execution.pullback import accumulated, dense, pulled_back
+from gradoracle.execution.pullback import accumulated, pulled_back
+from gradoracle.execution.pushforward import dense, pushed_forward
 from gradoracle.execution.returned import floats_of, integers_of, owned, require_count, require_fit, wrong
 from gradoracle.execution.widened import narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
@@ -240,7 +241,8 @@ class KernelRunner:
         values = tuple(dense(sample.inputs[n]) for n in primals)
         tangents = tuple(sample.tangents[n] for n in primals)
         with needing("forward mode", f"{self.label}jvp"):
-            return torch.func.jvp(self.of_primals(sample, primals, blocks), values, tangents)[1]
+            function = self.of_primals(sample, primals, blocks)
+            return pushed_forward(function, values, tangents, duals=self.kernel.vjp is None)
 
     def _double_backward(self, sample: Sample, blocks: str) -> Sequence[Tensor]:
         """By a backward whose cotangents need no gradient; where that has no graph, by one whose cotangents do.

@@ -11,7 +11,8 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.execution.call_errors import NoDerivative, needing
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
-from gradoracle.execution.pullback import accumulated, dense, pulled_back
+from gradoracle.execution.pullback import accumulated, pulled_back
+from gradoracle.execution.pushforward import dense
 from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names
