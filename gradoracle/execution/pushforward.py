@@ -19,8 +19,8 @@ def pushed_forward(
     Args:
         function: of the values.
         values, tangents: as many of the latter, dense.
-        duals: whether to pass dual tensors where ``torch.func.jvp`` fails: unlike its wrappers they have memory, which a
-            kernel needs that the ``jvp`` of an ``autograd.Function`` launches. A launch outside of such a function
+        duals: whether to pass dual tensors where ``torch.func.jvp`` fails: unlike its wrappers they have memory, which
+            a kernel needs that the ``jvp`` of an ``autograd.Function`` launches. A launch outside of such a function
             loses the tangents in silence.
 
     Raises:

@@ -150,7 +150,9 @@ def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Fi
         if not found:
             yield exactly(name, False, "")
             continue
-        lines = dict.fromkeys(f"{each.place}: {each.kernel} {each.kind.value} ({each.tensor}): {safe}" for each in found)
+        lines = dict.fromkeys(
+            f"{each.place}: {each.kernel} {each.kind.value} ({each.tensor}): {safe}" for each in found
+        )
         yield replace(not_checked(name, f"{safe}: {found[0]}"), notes=tuple(lines)[:_SHOWN])
 
 

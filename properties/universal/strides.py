@@ -71,7 +71,9 @@ def _same_in_another_layout(evidence: Evidence, what: str, change: Group) -> Ite
 def _within_domains(evidence: Evidence, laid: Sample) -> Sample:
     """The sample with those integers as they were that would leave their domain: offsets that repeat one value."""
     domains, own = evidence.oracle.family.domains, evidence.sample.inputs
-    left = {name for name in laid.inputs if name in domains and domains[name].fault(laid.inputs[name], evidence.case.dims)}
+    left = {
+        name for name in laid.inputs if name in domains and domains[name].fault(laid.inputs[name], evidence.case.dims)
+    }
     return laid.with_inputs(**{name: own[name] for name in left})
 
 

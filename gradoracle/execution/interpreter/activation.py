@@ -24,9 +24,9 @@ from gradoracle.execution.interpreter.blas import use_one_thread
 
 _VARIABLE = "TRITON_INTERPRET"
 _USE = f"use a Triton from {OLDEST_TRITON} to {NEWEST_TRITON}"
-_EXCHANGES = tuple(
-    f"create_{name}" for name in "cat dot dot_scaled gather histogram join reshape split trans".split()
-)  # of Triton's builder, which may bring the threads of a program together; reductions and scans do, too
+_EXCHANGES = ("cat", "dot", "dot_scaled", "gather", "histogram", "join", "reshape", "split", "trans")
+"""Operations of Triton's builder that may bring the threads of a program together; reductions and scans do, too."""
+
 _active = False
 _hidden = False
 
@@ -186,10 +186,10 @@ def _install() -> None:
     for name, method in vars(interpreter.InterpreterBuilder).copy().items():
         if name.startswith("create_") and name not in lockstep.IN_STEP:
             setattr(interpreter.InterpreterBuilder, name, lockstep.refusing(method))
-    for holder, names in ((interpreter.InterpreterBuilder, _EXCHANGES), (interpreter.ReduceScanOpInterface, ("apply",))):
-        for name in names:
-            if (operation := getattr(holder, name, None)) is not None:
-                setattr(holder, name, launch_hooks.exchanging(operation))
+    exchanges = [(interpreter.InterpreterBuilder, f"create_{name}") for name in _EXCHANGES]
+    for holder, name in [*exchanges, (interpreter.ReduceScanOpInterface, "apply")]:
+        if (operation := getattr(holder, name, None)) is not None:
+            setattr(holder, name, launch_hooks.exchanging(operation))
     autotuner.take_the_first()
     _let_triton_see_it()
     libdevice.fill_in()

@@ -54,7 +54,6 @@ unclaimed: Callable[[], AbstractContextManager[Any]] = nullcontext
 """Within it tensors say where they are, also while CUDA is claimed (claimed_cuda.py)."""
 
 
-
 def exchanging(operation: Callable[..., Any]) -> Callable[..., Any]:
     """An operation that needs values of other threads, which the current record is told of."""
 

@@ -178,8 +178,8 @@ holders = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.core.tensor_descript
 first = [dict(vars(holder)) for holder in holders]
 x, stock, out = torch.linspace(-1, 1, 9), torch.empty(9), torch.empty(9)
 def left():
-    pairs = zip(first, holders)
-    return sorted({{n for own, holder in pairs for n in own if vars(holder).get(n) is not own[n]}} - {{"__annotations__"}})
+    names = {{n for own, holder in zip(first, holders) for n in own if vars(holder).get(n) is not own[n]}}
+    return sorted(names - {{"__annotations__"}})
 {stock}
 replaced = left()
 from gradoracle.execution import interpreter
@@ -247,4 +247,6 @@ for _ in range(2):
 """
     lines = python(code).stdout.splitlines()
     assert len(lines) == 2 and lines[0] == lines[1]
-    assert "(ValueError: nothing like a function)" in lines[0] and lines[0].endswith("use a Triton from 3.6.0 to 3.9.0.")
+    assert "(ValueError: nothing like a function)" in lines[0] and lines[0].endswith(
+        "use a Triton from 3.6.0 to 3.9.0."
+    )
