@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
+from gradoracle.execution.addresses import place_of
 from gradoracle.execution.call_errors import (
     REFUSALS,
     Crashed,
@@ -327,7 +328,9 @@ class KernelRunner:
         except Exception as error:
             told = isinstance(error, (Crashed, CannotWiden))
             why = str(error) if told else f"{name} raised {named(error)}"
-            raise Unavailable(f"cannot be widened: {why}", Reason.NOT_WIDENED) from None
+            where = "" if isinstance(error, Crashed) else place_of(error.__traceback__)
+            at = f", at {where}" if where else ""
+            raise Unavailable(f"cannot be widened: {why}{at}", Reason.NOT_WIDENED) from None
 
     @contextmanager
     def _restored(self, sample: Sample, name: str) -> Iterator[None]:
