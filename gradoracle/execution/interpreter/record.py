@@ -30,7 +30,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import triton
@@ -39,6 +39,7 @@ from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.footprint import MANY, View, nowhere, views_of
 from gradoracle.execution.interpreter.lanes import Lanes
 from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
+from gradoracle.execution.interpreter.touch import Touch, Track, part
 from gradoracle.execution.interpreter.values import Array
 from gradoracle.execution.interpreter.written_parameters import written_parameters
 from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess, called_from
@@ -48,33 +49,6 @@ _ADDRESS = np.uint64((1 << 48) - 1)
 _MOST_TENSORS = (1 << 16) - 2
 _OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.path.abspath(triton.__file__)) + os.sep)
 _MOST_PLACES = 1 << 15
-
-
-class Touch(NamedTuple):
-    """One access of elements `at` of a view's footprint, by the programs numbered `who`.
-
-    Either `several` programs in lockstep make the same access, or `who` is one program, or one per element. `lanes`:
-    of each element, which place of the block accesses it (``lanes.Lanes``).
-    """
-
-    view: View
-    at: Array
-    who: Any
-    several: bool
-    place: int
-    lanes: Array | None = None
-
-    @property
-    def each(self) -> bool:
-        """Whether each element has a program of its own."""
-        return isinstance(self.who, np.ndarray) and self.who.ndim > 0
-
-
-Track = Callable[[Touch], None]
-
-
-def _where(values: Array | None, on: Array) -> Array | None:
-    return None if values is None else values[on]
 
 
 class Record:
@@ -195,7 +169,7 @@ class Record:
             block = addresses.shape if programs is None else addresses.shape[1:]
             lanes = np.broadcast_to(self._lanes.of(block), addresses.shape)
         if on is not None:
-            addresses, programs, lanes = addresses[on], _where(programs, on), _where(lanes, on)
+            addresses, programs, lanes = addresses[on], part(programs, on), part(lanes, on)
         if not addresses.size:
             return plain, None
         outside = self._of_tensors(addresses, programs, lanes, width, track)
@@ -215,8 +189,8 @@ class Record:
         outside, tags = np.zeros(addresses.shape, np.bool_), addresses >> _TAG_BITS
         for tag in np.unique(tags):  # a pointer chosen among several
             own = tags == tag
-            part, of_part, its = addresses[own], _where(programs, own), _where(lanes, own)
-            bad = self._of_one_tensor(part, of_part, its, int(part.min()), int(part.max()), width, track)
+            its, who = addresses[own], (part(programs, own), part(lanes, own))
+            bad = self._of_one_tensor(its, *who, int(its.min()), int(its.max()), width, track)
             outside[own] = False if bad is None else bad
         return outside if outside.any() else None
 
@@ -245,7 +219,7 @@ class Record:
             kind = Kind.READ_OUTSIDE if track == self._read else Kind.WRITTEN_OUTSIDE
             self._fault(kind, view, at, who, place, None, None)
             offsets = offsets[~outside]
-            programs, lanes = _where(programs, ~outside), _where(lanes, ~outside)
+            programs, lanes = part(programs, ~outside), part(lanes, ~outside)
         if view.footprint.tracked and offsets.size:
             several = programs is None and len(self._ids) > 1
             who = self._ids[0] if programs is None else programs
