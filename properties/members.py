@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ class Appended:
         seed: of the new values.
         first: whether the new members come first, and not last.
         scale: of the new values.
+        more: by offsets (cu_seqlens), how much further they reach: new members are of the sequence beside them.
     """
 
     dims: frozenset[str]
@@ -44,19 +46,26 @@ class Appended:
     seed: int = 0
     first: bool = False
     scale: float = 1.0
+    more: Mapping[str, int] = field(default_factory=dict)
 
     def larger(self, tensor: Tensor, dims: Sequence[str], name: str, cotangent: bool = False) -> Tensor:
-        """The tensor with new members: scaled normal values, 0 in cotangents along silent dims, index 0 of integers."""
-        out = tensor.contiguous()
+        """The tensor with new members: scaled normal values, 0 in cotangents along silent dims, index 0 of integers.
+
+        A new offset is an empty sequence.
+        """
+        out, ends = tensor.contiguous(), name in self.more
         for axis, dim in enumerate(dims):
             if dim not in self.dims:
                 continue
-            slab = out.narrow(axis, 0, 1)
+            slab = out.narrow(axis, out.shape[axis] - 1 if ends and not self.first else 0, 1)
             if tensor.is_floating_point():
                 drawn = self.scale * hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
                 slab = torch.from_numpy(drawn).reshape(slab.shape).to(out.device, out.dtype)
                 slab = slab * 0 if cotangent and dim in self.silent else slab
             out = torch.cat([slab, out] if self.first else [out, slab], axis)
+        if ends and self.more[name]:
+            out = out.clone()
+            out[..., 1 if self.first else -1 :] += self.more[name]
         return out
 
     def former(self, tensor: Tensor, dims: Sequence[str]) -> Tensor:
@@ -65,6 +74,26 @@ class Appended:
             if dim in self.dims:
                 tensor = tensor.narrow(axis, int(self.first), tensor.shape[axis] - 1)
         return tensor
+
+
+def appended(
+    evidence: Evidence, dims: frozenset[str], silent: frozenset[str] = frozenset(), *, seed: int = 0, **how: Any
+) -> Appended:
+    """One more member along each of some dims of a case; ``how``: ``first`` and ``scale``."""
+    family, sizes = evidence.oracle.family, _larger(evidence, dims)
+    own = {n: domain for n, domain in family.domains.items() if domain.kind == "cu_seqlens"}
+    more = {n: domain.highest(sizes) - domain.highest(evidence.case.dims) for n, domain in own.items()}
+    return Appended(dims, silent, seed, more=more, **how)
+
+
+def within_domains(evidence: Evidence, inputs: Mapping[str, Tensor], dims: frozenset[str] = frozenset()) -> bool:
+    """Whether the integers among inputs lie in their domains, with one more member along some dims."""
+    domains, sizes = evidence.oracle.family.domains, _larger(evidence, dims)
+    return not any(domains[name].fault(tensor, sizes) for name, tensor in inputs.items() if name in domains)
+
+
+def _larger(evidence: Evidence, dims: frozenset[str]) -> dict[str, int]:
+    return {dim: size + (dim in dims) for dim, size in evidence.case.dims.items()}
 
 
 def rolled(tensor: Tensor, dims: Sequence[str], along: Mapping[str, int], times: int = 1) -> Tensor:
@@ -102,7 +131,7 @@ def permutable(evidence: Evidence) -> dict[str, int]:
             continue
         moved = {n: rolled(t, family.signature.input(n).dims, along) for n, t in inputs.items()}
         expected = [rolled(t, s.dims, along) for t, s in zip(before, _returned(evidence), strict=True)]
-        if _same(_outputs(evidence, moved), expected):
+        if within_domains(evidence, moved) and _same(_outputs(evidence, moved), expected):
             found |= along
     return found
 
@@ -142,7 +171,7 @@ def extensible(evidence: Evidence, first: bool = False) -> frozenset[str]:
         dim
         for dim in candidates(evidence)
         if all(
-            _is_kept(evidence, inputs, before, Appended(frozenset((dim,)), seed=1, first=first, scale=by))
+            _is_kept(evidence, inputs, before, appended(evidence, frozenset((dim,)), seed=1, first=first, scale=by))
             for by in _SCALES
         )
     )
@@ -152,6 +181,8 @@ def _is_kept(evidence: Evidence, inputs: Mapping[str, Tensor], before: Sequence[
     """Whether the outputs of the former members stay as they are."""
     signature = evidence.oracle.family.signature
     larger = {name: more.larger(tensor, signature.input(name).dims, name) for name, tensor in inputs.items()}
+    if not within_domains(evidence, larger, more.dims):
+        return False
     try:
         after = _outputs(evidence, larger)
     except Undefined:
@@ -172,7 +203,7 @@ def separable(evidence: Evidence) -> frozenset[str]:
         dim
         for dim in dims
         if all(
-            _is_kept(evidence, inputs, before, Appended(frozenset((dim,)), first=first, scale=math.nan))
+            _is_kept(evidence, inputs, before, appended(evidence, frozenset((dim,)), first=first, scale=math.nan))
             for first in (False, True)
         )
     )

@@ -83,6 +83,33 @@ def neighbours(X, Y, Z, ORDER: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def in_place(X, HOW: tl.constexpr, BLOCK: tl.constexpr):
+    """Each block of X made anew from itself."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if HOW == "first":
+        first = tl.load(X + tl.program_id(0) * BLOCK)
+        tl.store(X + at, tl.load(X + at) / first)
+    elif HOW == "neighbours":
+        other = tl.load(X + (at ^ 1))
+        tl.store(X + at, tl.load(X + at) + other)
+    elif HOW == "sum":
+        tl.store(X + tl.program_id(0) * BLOCK, tl.sum(tl.load(X + at)))
+    elif HOW == "softmax":
+        x = tl.load(X + at)
+        e = tl.exp(x - tl.max(x))
+        tl.store(X + at, e / tl.sum(e))
+    elif HOW == "flipped":
+        tl.store(X + at, tl.flip(tl.load(X + at), 0))
+    else:
+        x = tl.load(X + (at ^ 1))
+        if HOW == "permuted, with a barrier":
+            tl.debug_barrier()
+        elif HOW == "less their sum":
+            x -= tl.sum(x)
+        tl.store(X + at, x)
+
+
+@triton.jit
 def cleared(X, Y, ORDER: tl.constexpr, BLOCK: tl.constexpr):
     """Y = X, after zeros."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

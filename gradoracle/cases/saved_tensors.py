@@ -272,19 +272,8 @@ def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mappin
     for spec in family.signature.inputs:
         if spec.kind != "int" or spec.name not in tensors:
             continue
-        domain, tensor = family.domains[spec.name], tensors[spec.name].long()
-        tensor = tensor if domain.ignore is None else tensor[tensor != domain.ignore]
-        if tensor.numel() == 0:
-            continue
-        high = domain.highest(dims)
-        low = 0 if domain.kind == "cu_seqlens" else domain.minimum
-        if int(tensor.min()) < low or int(tensor.max()) > high:
-            given = f"{int(tensor.min())} to {int(tensor.max())}"
-            raise UsageError(f"{_said(inputs)}: {spec.name} holds {given}, expected integers from {low} to {high}")
-        if domain.kind == "cu_seqlens":
-            ends = (tensor[..., 0] == 0).all() and (tensor[..., -1] == high).all()
-            if not (ends and (tensor.diff(dim=-1) >= 0).all()):
-                raise UsageError(f"{_said(inputs)}: {spec.name} must rise from 0 to {high}")
+        if fault := family.domains[spec.name].fault(tensors[spec.name], dims):
+            raise UsageError(f"{_said(inputs)}: {spec.name} {fault}")
 
 
 def _listed(names: list[str]) -> str:

@@ -122,6 +122,9 @@ class Aggregate:
         if law.status is Status.VIOLATED:
             self._keep(key, case, law, place)
             _add_severity(sums, law, once)
+        if law.status is Status.HOLDS:  # where nothing was decided, the reason says it
+            for note in dict.fromkeys(note for finding in law.findings for note in finding.notes):
+                sums.notes[note] = sums.notes.get(note, 0) + 1
         for finding in law.findings:
             if finding.outcome is Outcome.NOT_CHECKED:
                 known_left = sums.left.get(finding.tensor)

@@ -23,6 +23,7 @@ from gradoracle.model.exit_codes import ERROR, HOLDS
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import BROKEN
 from gradoracle.project.example import derive
+from gradoracle.project.example_dims import corrections
 from gradoracle.project.request import Request, Silent
 from gradoracle.report.terminal import render
 
@@ -54,6 +55,7 @@ def gradcheck(
     *,
     reference: Callable[..., Any],
     contract: str | None = None,
+    dims: Mapping[str, str] | None = None,
     raise_exception: bool = True,
     seed: int = 0,
 ) -> bool:
@@ -73,6 +75,7 @@ def gradcheck(
             to it by keyword, or it is a module with the same ones.
         contract: the preset of roundings that the kernel may make, such as "tf32" (``gradoracle list``). If it is not
             given, lost precision is a warning, ``LostPrecision``.
+        dims: of a tensor, by its name, where equal sizes are not one dim: ``{"x": "B,2*D", "offsets": "N+1"}``.
         raise_exception: whether to raise where the check fails.
         seed: of the cotangents and tangents.
 
@@ -81,10 +84,10 @@ def gradcheck(
 
     Raises:
         GradcheckError: a derivative is wrong, the kernel raises, or something that should be decided could not be.
-        UsageError: inputs, reference or contract cannot be used.
+        UsageError: inputs, reference, contract or dims cannot be used.
         RuntimeError: gradoracle itself failed.
     """
-    report = report_of(kernel, inputs, reference, contract, seed)
+    report = report_of(kernel, inputs, reference, contract, seed, dims or {})
     if report.exit_code == ERROR:
         raise RuntimeError(render([report]))
     refusals = (reason for verdict in report.verdicts for reason in verdict.reasons)
@@ -103,14 +106,20 @@ def gradcheck(
 
 
 def report_of(
-    kernel: Callable[..., Any], inputs: Any, reference: Callable[..., Any], preset: str | None, seed: int
+    kernel: Callable[..., Any],
+    inputs: Any,
+    reference: Callable[..., Any],
+    preset: str | None,
+    seed: int,
+    dims: Mapping[str, str],
 ) -> Report:
     """The report of one call of ``gradcheck``; raises UsageError as it does."""
     started = time.monotonic()
     names = _label(kernel, "kernel"), _label(reference, "reference")
     device = device_of(inputs)
     devices.prepare(device)
-    found = derive(kernel, reference, inputs, names=names, marked=True)
+    said = corrections((f"{name}={own}" for name, own in dims.items()), "dims")
+    found = derive(kernel, reference, inputs, names=names, corrections=said, marked=True)
     given = Given("this call", found.tensors)
     (dtype,) = found.family.dtypes
     subject = found.kernel

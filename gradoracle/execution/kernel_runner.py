@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
+from gradoracle.execution.addresses import place_of
 from gradoracle.execution.call_errors import (
     REFUSALS,
     Crashed,
@@ -28,7 +29,8 @@ from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
 from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.interpreter.values import CannotInterpret, CannotWiden
-from gradoracle.execution.pullback import accumulated, dense, pulled_back
+from gradoracle.execution.pullback import accumulated, pulled_back
+from gradoracle.execution.pushforward import dense, pushed_forward
 from gradoracle.execution.returned import floats_of, integers_of, owned, require_count, require_fit, wrong
 from gradoracle.execution.widened import narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
@@ -240,7 +242,8 @@ class KernelRunner:
         values = tuple(dense(sample.inputs[n]) for n in primals)
         tangents = tuple(sample.tangents[n] for n in primals)
         with needing("forward mode", f"{self.label}jvp"):
-            return torch.func.jvp(self.of_primals(sample, primals, blocks), values, tangents)[1]
+            function = self.of_primals(sample, primals, blocks)
+            return pushed_forward(function, values, tangents, duals=self.kernel.vjp is None)
 
     def _double_backward(self, sample: Sample, blocks: str) -> Sequence[Tensor]:
         """By a backward whose cotangents need no gradient; where that has no graph, by one whose cotangents do.
@@ -260,8 +263,7 @@ class KernelRunner:
                 firsts = pulled_back(outputs, cotangents, targets, create_graph=True) or ()
             along = [sample.tangents[n] for n in self.primals(sample)][: len(firsts)]
             with needing("double backward", f"{self.label}hvp"):
-                # the whole graph holds nodes that lead to no target, as that of once_differentiable, which raises
-                seconds = (accumulated if through else pulled_back)(firsts, along, targets)
+                seconds = accumulated(firsts, along, targets)
             if seconds is not None:
                 zeros = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in targets]
                 return [zero if s is None else s for s, zero in zip(seconds, zeros, strict=True)]
@@ -326,7 +328,9 @@ class KernelRunner:
         except Exception as error:
             told = isinstance(error, (Crashed, CannotWiden))
             why = str(error) if told else f"{name} raised {named(error)}"
-            raise Unavailable(f"cannot be widened: {why}", Reason.NOT_WIDENED) from None
+            where = "" if isinstance(error, Crashed) else place_of(error.__traceback__)
+            at = f", at {where}" if where else ""
+            raise Unavailable(f"cannot be widened: {why}{at}", Reason.NOT_WIDENED) from None
 
     @contextmanager
     def _restored(self, sample: Sample, name: str) -> Iterator[None]:

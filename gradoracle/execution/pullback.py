@@ -22,7 +22,11 @@ def pulled_back(
 def accumulated(
     outputs: Sequence[Tensor | None], directions: Sequence[Tensor], targets: Sequence[Tensor]
 ) -> Sequence[Tensor | None] | None:
-    """As ``pulled_back``, in leaves without a gradient so far, by a backward through the whole graph."""
+    """As ``pulled_back``, in leaves without a gradient so far, by a backward through the whole graph.
+
+    To be used for second derivatives: a function marked once_differentiable ends the graph with a node that leads to no
+    target and raises.
+    """
     live, along = _live(outputs, directions)
     if not live:
         return None
@@ -34,8 +38,3 @@ def _live(outputs: Sequence[Tensor | None], directions: Sequence[Tensor]) -> tup
     """The outputs that require grad, and their directions."""
     found = [(o, d) for o, d in zip(outputs, directions, strict=True) if o is not None and o.requires_grad]
     return [output for output, _ in found], [direction for _, direction in found]
-
-
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor, copied if its elements share memory: PyTorch makes no dual of those."""
-    return tensor.contiguous() if 0 in tensor.stride() else tensor

@@ -11,7 +11,8 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.execution.call_errors import NoDerivative, needing
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
-from gradoracle.execution.pullback import dense, pulled_back
+from gradoracle.execution.pullback import accumulated, pulled_back
+from gradoracle.execution.pushforward import dense
 from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names
@@ -73,7 +74,7 @@ def of_some_inputs(subject: KernelRunner, sample: Sample, blocks: str, expected:
         with needing("double backward", "hvp"):
             outputs = subject.outputs(sample, leaves, blocks)
             firsts = _gradients(outputs, list(sample.cotangents.values()), own)
-            found = pulled_back(firsts, along, own)
+            found = accumulated(firsts, along, own)
     by_name = dict(zip(primals, names(subject.family, Derivative.HVP, sample), strict=True))
     return _detached([by_name[name] for name in expected], _or_zeros(found or [None] * len(own), own))
 
@@ -92,7 +93,7 @@ def in_the_cotangents(subject: KernelRunner, sample: Sample, blocks: str) -> Ten
             outputs = subject.outputs(sample, leaves, blocks)
             firsts = _gradients(outputs, cotangents, list(leaves.values()))
             along = [sample.tangents[name] for name in primals]
-            found = pulled_back(firsts, along, [*cotangents, *leaves.values()])
+            found = accumulated(firsts, along, [*cotangents, *leaves.values()])
         if found is None:
             raise NoDerivative(f"no {order}: the gradients do not require grad")
     if all(product is None for product in found):

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library import custom_ops
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gradoracle.execution.addresses import is_compared, knows_of_widening
 from gradoracle.execution.interpreter import intervention
 from gradoracle.execution.interpreter.values import CannotWiden
 from gradoracle.execution.interpreter.values import widened as widened_blocks
@@ -26,6 +28,8 @@ _OF_DTYPES = ("aten::promote_types", "aten::result_type", "aten::can_cast")  # t
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 _TRITON_NAMES: dict[torch.dtype | None, str] = {dtype: name for name, dtype in _DTYPES.items()}
 _ALLOCATE = ("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones", "full", "new_full")
+_CAPSULES = ("to_dlpack", "_to_dlpack")
+_PYTORCH = ("aten", "prim", "prims", "rngprims", "debugprims", "profiler", "inductor")  # namespaces of operators
 _RAW = ("aten::view.dtype", "aten::view_as_real", "aten::view_as_complex")
 
 _device_of = vars(torch._C.TensorBase)["device"].__get__  # also while another one is claimed (claimed_cuda.py)
@@ -56,8 +60,38 @@ class Wide(Tensor):
         return made
 
     def data_ptr(self) -> int:
-        """The address of the float64 values."""
-        return self.carried.data_ptr()
+        """The address of the float64 values; to a line that only compares addresses, what it would be as written.
+
+        Raises:
+            CannotWiden: the address may reach code that reads the dtype as written.
+        """
+        asking = sys._getframe(1)
+        if knows_of_widening(asking):
+            return self.carried.data_ptr()
+        if is_compared(asking):
+            return self.carried.untyped_storage().data_ptr() + int(self.storage_offset()) * self.element_size()
+        raise _handed_out("data_ptr()", self)
+
+    def tolist(self) -> Any:
+        """The values."""
+        return self.carried.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """An array is memory, of another dtype than code from outside expects: CannotWiden."""
+        raise _handed_out("numpy()", self)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``numpy``."""
+        raise _handed_out("numpy", self)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        """As ``numpy``."""
+        raise _handed_out("DLPack", self)
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        """As ``numpy``."""
+        raise _handed_out("__cuda_array_interface__", self)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Wide({self.carried!r}, dtype={self.dtype})"
@@ -65,6 +99,8 @@ class Wide(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """A call as ever, but that PyTorch would round a number to the named dtype before it is assigned."""
+        if func is Tensor.data_ptr:
+            raise _handed_out("data_ptr()", args[0])
         if func is Tensor.__setitem__ and isinstance(args[2], float):
             args = (*args[:2], Wide(torch.tensor(args[2], dtype=torch.float64), args[0].dtype))
         with torch._C.DisableTorchFunctionSubclass():
@@ -78,6 +114,10 @@ class Wide(Tensor):
         return _computed(func, args, kwargs or {})
 
 
+def _handed_out(how: str, tensor: Tensor) -> CannotWiden:
+    return CannotWiden(f"{how} hands memory of {tensor.dtype} to code that is not widened")
+
+
 class _Widening(TorchDispatchMode):
     """Makes what PyTorch allocates and fills without an argument of dtype float64 ``Wide``, too."""
 
@@ -88,6 +128,8 @@ class _Widening(TorchDispatchMode):
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operation gives on float64 values, named as with the dtypes of its arguments."""
     name = func._schema.name
+    if func.namespace not in _PYTORCH:
+        return _elsewhere(func, args, kwargs)
     if name in _RAW or (str(func) == "aten.view.dtype"):
         raise CannotWiden(f"{func} reads the bits of a float")
     if name in _OF_DTYPES:
@@ -107,6 +149,20 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     wrapped = [_wrapped(value, dtype) for value, dtype in zip(values, dtypes, strict=True)]
     result = type(found)(wrapped) if isinstance(found, (tuple, list)) else wrapped[0]
     return return_and_correct_aliasing(func, args, kwargs, result)
+
+
+def _elsewhere(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator of another library: one that is written in Python runs widened.
+
+    Raises:
+        CannotWiden: it is not, and would receive float64 as the dtype that it expects.
+    """
+    defined = custom_ops.OPDEFS.get(func._schema.name)
+    if defined is None:
+        raise CannotWiden(f"{func} is an operator of another library, whose code is not widened")
+    body = defined._backend_fns.get("cpu") or defined._backend_fns.get(None) or defined._init_fn
+    with _Widening():
+        return body(*args, **kwargs)
 
 
 def _number(value: Any) -> Any:
@@ -217,5 +273,27 @@ def narrowed(tensor: Tensor) -> Tensor:
 def widening() -> Iterator[None]:
     """Compute in float64 whatever runs within, on tensors that ``widen`` made; torch.compile compiles nothing."""
     compiles = "torch._dynamo" in sys.modules  # as it is where something was compiled; loading it takes seconds
-    with widened_blocks(), _Widening(), torch.compiler.set_stance("force_eager") if compiles else nullcontext():
+    eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+    with widened_blocks(), _Widening(), _without_capsules(), eager:
         yield
+
+
+@contextmanager
+def _without_capsules() -> Iterator[None]:
+    """Let ``to_dlpack``, which asks no class of tensors, refuse those that are widened, wherever it is imported."""
+    stock = torch._C._to_dlpack
+
+    def to_dlpack(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(tensor, Wide):
+            raise _handed_out("DLPack", tensor)
+        return stock(tensor, *args, **kwargs)
+
+    holders = [vars(module) for module in list(sys.modules.values()) if module is not None]
+    held = [(names, name) for names in holders for name in _CAPSULES if names.get(name) is stock]
+    try:
+        for names, name in held:
+            names[name] = to_dlpack
+        yield
+    finally:
+        for names, name in held:
+            names[name] = stock

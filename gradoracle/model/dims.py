@@ -226,18 +226,26 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
     )
 
 
-def solved(dim: str, found: int) -> tuple[str, int] | None:
-    """(name, its size) of a dim with one name, such as ``T+1``, that has a given size; None where nothing is known."""
-    names = dim_names(dim)
+def solved(dim: str, found: int, known: Mapping[str, int] | None = None) -> tuple[str, int] | None:
+    """(name, its size) of a dim with one name, such as ``T+1``, that has a given size; None where nothing is known.
+
+    ``known``: sizes of other names that it may have, such as B of ``B*T``.
+    """
+    sizes = known or {}
+    names = [name for name in dim_names(dim) if name not in sizes]
     if len(names) != 1:
         return None
+
+    def at(value: int) -> int:
+        return size(dim, {**sizes, names[0]: value})
+
     low, high = 1, 2
-    while size(dim, {names[0]: high}) < found and high < 1 << 40:
+    while at(high) < found and high < 1 << 40:
         high *= 2
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if size(dim, {names[0]: middle}) >= found else (middle + 1, high)
-    return (names[0], low) if size(dim, {names[0]: low}) == found else None
+        low, high = (low, middle) if at(middle) >= found else (middle + 1, high)
+    return (names[0], low) if at(low) == found else None
 
 
 def divisor(name: str, dims: Iterable[str]) -> int:

@@ -49,6 +49,24 @@ class IndexDomain:
         bound = size(str(self.bound), dims)
         return bound - 1 if self.kind == "index" else bound
 
+    def fault(self, values: Any, dims: Mapping[str, int]) -> str:
+        """What is wrong with a tensor of integers at given sizes of the dims, as the end of a sentence; "" if nothing.
+
+        It begins with a verb: ``holds 3 to 9, expected integers from 0 to 8``.
+        """
+        values, high = values.long(), self.highest(dims)
+        own = values if self.ignore is None else values[values != self.ignore]
+        if own.numel() == 0:
+            return ""
+        low, least, most = 0 if self.kind == "cu_seqlens" else self.minimum, int(own.min()), int(own.max())
+        if least < low or most > high:
+            return f"holds {least} to {most}, expected integers from {low} to {high}"
+        if self.kind == "cu_seqlens":
+            ends = (own[..., 0] == 0).all() and (own[..., -1] == high).all()
+            if not (ends and (own.diff(dim=-1) >= 0).all()):
+                return f"must rise from 0 to {high}"
+        return ""
+
 
 @dataclass(frozen=True)
 class Family:

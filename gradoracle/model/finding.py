@@ -105,6 +105,7 @@ class Finding:
         malformed: whether the kernel returned no tensor of the expected shape and dtype.
         elements: how many elements were compared, without those in ``undecided``.
         map: the errors over a wrong tensor that has dims.
+        notes: sentences for the report, of what may be meant and may be wrong; the same from case to case.
         steps: of finite differences, (step, largest error), smallest step first.
         pool: for rules that pool over cases; left out of reports.
     """
@@ -130,6 +131,7 @@ class Finding:
     cause: str = ""
     ratio: float | None = None
     map: ErrorMap | None = field(default=None, compare=False)
+    notes: tuple[str, ...] = ()
     steps: tuple[tuple[float, float], ...] = ()
     region: Region = NOWHERE
     derivative: Derivative | None = None

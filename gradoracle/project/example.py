@@ -130,11 +130,12 @@ def derive(
     case_dtype = min((_dtype(inputs[n]) for n in floats if n in inputs), key=list(DTYPES).index)
     shapes = Shapes(corrections or Corrections())
     shapes.read({n: tuple(t.shape) for n, t in inputs.items()})
+    sizes = {size for tensor in outputs.values() for size in tensor.shape}
+    domains = {n: shapes.domain(n, t, sizes) for n, t in inputs.items() if not t.is_floating_point()}
     specs = []
     for name, tensor in inputs.items():
         kind, held = ("float" if tensor.is_floating_point() else "int"), _dtype(tensor)
         specs.append(TensorSpec(name, shapes.dims[name], kind, dtype="" if held == case_dtype else held))
-    domains = {n: shapes.domain(n, t) for n, t in inputs.items() if not t.is_floating_point()}
     called = _names_of_outputs(outputs, specs)
     results = []
     for name, tensor in zip(called, outputs.values(), strict=True):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from gradoracle.model.dims import Sizes, dim_names, size
+from gradoracle.model.dims import Sizes, dim_names, size, solved
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import IndexDomain, ordinary_sizes
 from gradoracle.model.signature import Signature
@@ -24,13 +24,15 @@ class Corrections:
     Attributes:
         dims: the dims of a tensor, by its name, such as ``("B", "2*D")``.
         bounds: the dim or number below which the integers of a tensor lie, by its name.
+        option: how it is said, for messages.
     """
 
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bounds: Mapping[str, str] = field(default_factory=dict)
+    option: str = "--dim"
 
 
-def corrections(words: Iterable[str]) -> Corrections:
+def corrections(words: Iterable[str], option: str = "--dim") -> Corrections:
     """``x=B,2*D`` and ``index<V`` as Corrections.
 
     Raises:
@@ -47,14 +49,14 @@ def corrections(words: Iterable[str]) -> Corrections:
             valid = False
         if not valid or (mark == "<" and len(parts) != 1):
             raise UsageError(
-                f"--dim {word!r} is invalid; expected TENSOR=DIM,DIM of names, numbers and expressions such as 2*D, or "
-                "TENSOR<DIM for integers"
+                f"{option} {word!r} is invalid; expected TENSOR=DIM,DIM of names, numbers and expressions such as 2*D, "
+                "or TENSOR<DIM for integers"
             )
         if mark == "<":
             bounds[name.strip()] = parts[0]
         else:
             dims[name.strip()] = parts
-    return Corrections(dims, bounds)
+    return Corrections(dims, bounds, option)
 
 
 class Shapes:
@@ -75,6 +77,8 @@ class Shapes:
     def read(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Name the dims of the inputs: equal sizes are one dim, and a size of 1 is that number.
 
+        A name that only an expression of a correction has, such as N of ``offsets=N+1``, has the size that fits.
+
         Raises:
             UsageError: a correction does not fit the shape, or gives a dim two sizes.
         """
@@ -83,14 +87,25 @@ class Shapes:
             shape = shapes[name]
             if len(dims) != len(shape):
                 raise UsageError(
-                    f"--dim {name}={','.join(dims)} names {len(dims)} dims, but {name} has shape {shape} in the example"
+                    f"{self._said(name, dims)} names {len(dims)} dims, but {name} has shape {shape} in the example"
                 )
             for dim, found in zip(dims, shape, strict=True):
                 if dim.isidentifier() and self._sizes.setdefault(dim, found) != found:
                     raise UsageError(
-                        f"--dim {name}={','.join(dims)} gives {dim} the size {found}, but it is {self._sizes[dim]} "
+                        f"{self._said(name, dims)} gives {dim} the size {found}, but it is {self._sizes[dim]} "
                         "elsewhere in the example; expected one size of each dim"
                     )
+        for name, dims in own.items():
+            for dim, found in zip(dims, shapes[name], strict=True):
+                unknown = [each for each in dim_names(dim) if each not in self._sizes]
+                if len(unknown) != 1:
+                    continue
+                if (fitting := solved(dim, found, self._sizes)) is None:
+                    raise UsageError(
+                        f"{self._said(name, dims)} has no size of {unknown[0]} with which {dim} is {found}, as in the "
+                        "example"
+                    )
+                self._sizes[unknown[0]] = fitting[1]
         for name, dims in own.items():
             self._require(name, dims, shapes[name])
         for name, shape in shapes.items():
@@ -107,13 +122,21 @@ class Shapes:
             return tuple(self._explained(each) for each in shape)
         if len(dims) != len(shape):
             raise UsageError(
-                f"--dim {name}={','.join(dims)} names {len(dims)} dims, but the reference returns shape {shape}"
+                f"{self._said(name, dims)} names {len(dims)} dims, but the reference returns shape {shape}"
             )
         self._require(name, dims, shape)
         return dims
 
-    def domain(self, name: str, tensor: Tensor) -> IndexDomain:
+    def domain(self, name: str, tensor: Tensor, results: Collection[int] = ()) -> IndexDomain:
         """The range of an integer input: below a dim where only one can bound it, else that of the example.
+
+        Integers that rise from 0 are offsets where they end at the size of a dim, where a correction gives them one
+        more than a dim, or where an output has one less and no input has.
+
+        Args:
+            name: of the input.
+            tensor: of the example.
+            results: the sizes of the outputs' dims.
 
         Raises:
             UsageError: a value in the example lies outside the range that was declared.
@@ -127,20 +150,30 @@ class Shapes:
         ignored = int(negative[0]) if len(negative) == 1 and high >= 0 else None
         low = int(values[values >= 0].min()) if ignored is not None else low
         if bound is not None:
-            if high >= (limit := self._size(bound, f"--dim {name}<{bound}")) or low < 0:
-                raise UsageError(f"--dim {name}<{bound} allows 0 to {limit - 1}, but {name} holds {low} to {high}")
+            said = f"{self._corrections.option} {name}<{bound}"
+            if high >= (limit := self._size(bound, said)) or low < 0:
+                raise UsageError(f"{said} allows 0 to {limit - 1}, but {name} holds {low} to {high}")
             return IndexDomain(_bound(bound), ignore=ignored)
         rises = (
             tensor.dim() == 1 and len(values) > 1 and low == 0 == int(values[0]) and bool((values.diff() >= 0).all())
         )
-        if rises and high > 1 and high in self._sizes.values():
+        gaps = len(values) - 1
+        composed = any(dim_names(dim) and not dim.isidentifier() for dim in self._corrections.dims.get(name, ()))
+        of_a_result = gaps in results and gaps not in self._sizes.values()
+        if rises and high > 1 and (high in self._sizes.values() or composed or of_a_result):
             self._own_dim(name)
-            return IndexDomain(self._of_size(high), kind="cu_seqlens")
+            return IndexDomain(self._of_size(high) or self._as_in_the_example(name, high, high), kind="cu_seqlens")
         fitting = [dim for dim, known in self._sizes.items() if known >= high]
         if low >= 0 and len(fitting) == 1:
             (dim,) = fitting
             kind = "length" if self._sizes[dim] == high else "index"
             return IndexDomain(dim, kind=kind, ignore=ignored)
+        self._as_in_the_example(name, low, high)
+        return IndexDomain(high + 1, minimum=low, ignore=ignored)
+
+    def _as_in_the_example(self, name: str, low: int, high: int) -> int:
+        """Keep the dims that may bound integers as large as these need; the largest of these."""
+        fitting = [dim for dim, known in self._sizes.items() if known >= high]
         for dim in fitting:
             self._least[dim] = max(self._least.get(dim, 1), high + 1 if self._sizes[dim] > high else high)
         if fitting:
@@ -148,7 +181,7 @@ class Shapes:
                 f"{name} holds {low} to {high} as in the example, and {', '.join(fitting)} stay above; say which dim "
                 f"bounds it with --dim '{name}<{fitting[-1]}'"
             )
-        return IndexDomain(high + 1, minimum=low, ignore=ignored)
+        return high
 
     def sizes(self, signature: Signature) -> dict[str, Sizes]:
         """The sizes that each dim may take: from 1 on, larger ones than ordinary where they are asked for."""
@@ -164,7 +197,8 @@ class Shapes:
         known = tuple(tensors)
         for name in (*self._corrections.dims, *self._corrections.bounds):
             if name not in known:
-                raise UsageError(f"--dim names the tensor {name!r}, which is none of {', '.join(known)}")
+                option = self._corrections.option
+                raise UsageError(f"{option} names the tensor {name!r}, which is none of {', '.join(known)}")
 
     def _named(self, found: int) -> str:
         return "1" if found == 1 else self._of_size(found) or self._new(found)
@@ -186,7 +220,8 @@ class Shapes:
             found = size(old, self._sizes)
             if old in self._sizes and old not in {n for dims in others for dim in dims for n in dim_names(dim)}:
                 del self._sizes[old]
-            self.dims[name] = (f"{self._new(found - 1)}+1",)
+            own = self._of_size(found - 1) if found > 2 else ""  # 1 is no dim
+            self.dims[name] = (f"{own or self._new(found - 1)}+1",)
 
     def _explained(self, found: int) -> str:
         """A dim, or a product, multiple, fraction or neighbour of dims, of that size."""
@@ -216,10 +251,13 @@ class Shapes:
         return size(dim, self._sizes)
 
     def _require(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
-        said = f"--dim {name}={','.join(dims)}"
+        said = self._said(name, dims)
         for dim, found in zip(dims, shape, strict=True):
             if (expected := self._size(dim, said)) != found:
                 raise UsageError(f"{said} gives {dim} the size {expected}, but {name} has shape {shape} in the example")
+
+    def _said(self, name: str, dims: tuple[str, ...]) -> str:
+        return f"{self._corrections.option} {name}={','.join(dims)}"
 
     def _list(self) -> str:
         return ", ".join(f"{dim}={known}" for dim, known in self._sizes.items()) or "none"

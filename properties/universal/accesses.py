@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from gradoracle.properties.agreement import differing
 
@@ -51,13 +52,18 @@ def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[
     """No program loads what it stored, or stores what it loaded, with no barrier between the two.
 
     Holds because: Triton orders the threads of a program only at a barrier. Different threads may make a store and a
-    load of one address, and the load may come first.
-    Catches: a ring buffer in global memory that is written and read by one program, partial sums kept there, an update
-    in place. For a kernel from outside, a store to what was loaded is a note, not a violation: it is safe if the value
-    stored to each element depends on the value loaded from it, so that the store has to wait.
-    Cannot catch: what threads do to shared memory, which Triton orders itself.
+    load of one address, in either order.
+    Catches: a ring buffer in global memory that is written and read by one program, partial sums kept there, a row
+    that is permuted or shifted in place, a block divided in place by an element of it that every thread loads. For a
+    kernel from outside, a store to what was loaded is a note, not a violation, if the same place of a block loaded it,
+    or threads exchanged values between (a reduction, a dot, a transposition): it is safe if the value stored to each
+    element depends on the value loaded from it, so that the store has to wait.
+    Cannot catch: what threads do to shared memory, which Triton orders itself; a layout in which one thread has all
+    elements that are loaded and stored at different places, as in a block of few elements, which is a violation too.
     """
-    kinds = [Kind.STORED_AND_LOADED] + ([] if evidence.kernel.outside else [Kind.LOADED_AND_STORED])
+    kinds = [Kind.STORED_AND_LOADED, Kind.LOADED_APART_AND_STORED]
+    if not evidence.kernel.outside:
+        kinds.append(Kind.LOADED_AND_STORED)
     yield from _none_of(evidence, kinds)
     if evidence.kernel.outside:
         safe = "safe if the value stored to each element depends on the value loaded from it"
@@ -141,7 +147,13 @@ def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Fi
     for call, memory in recorded.items():
         found = [fault for fault in memory.faults if fault.kind is kind]
         name = f"{shown} of {own.subject.label}{call}"
-        yield not_checked(name, f"{safe}: {found[0]}") if found else exactly(name, False, "")
+        if not found:
+            yield exactly(name, False, "")
+            continue
+        lines = dict.fromkeys(
+            f"{each.place}: {each.kernel} {each.kind.value} ({each.tensor}): {safe}" for each in found
+        )
+        yield replace(not_checked(name, f"{safe}: {found[0]}"), notes=tuple(lines)[:_SHOWN])
 
 
 def _recorded(evidence: Evidence) -> tuple[Evidence, dict[str, Memory]]:

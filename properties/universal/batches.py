@@ -8,8 +8,8 @@ import torch
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import OF_A_DIM_OF_ALL_OUTPUTS, small_enough
 from gradoracle.properties.members import (
-    Appended,
     apart,
+    appended,
     changed,
     everywhere,
     extensible,
@@ -103,7 +103,7 @@ def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
     dims = frozenset(d for d in extensible(evidence) if _allowed(evidence, d, case.dims[d] + 1))
     if not dims:
         raise Unavailable("appending a member along any dim changes the results for existing members")
-    more = Appended(dims, dims - everywhere(evidence, apart(evidence)), case.seed)
+    more = appended(evidence, dims, dims - everywhere(evidence, apart(evidence)), seed=case.seed)
     variant = evidence.variant(
         "members appended",
         lambda sample: changed(

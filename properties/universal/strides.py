@@ -53,7 +53,9 @@ def _same_in_another_layout(evidence: Evidence, what: str, change: Group) -> Ite
     fitting = layouts_of(group)
     name = fitting[evidence.case.seed // 3 % len(fitting)]
     repeats = layouts.LAYOUTS[name].repeats
-    laid = evidence.variant(f"{what} {name}", lambda sample: change(sample, lambda t: layouts.apply(t, name)))
+    laid = evidence.variant(
+        f"{what} {name}", lambda sample: _within_domains(evidence, change(sample, lambda t: layouts.apply(t, name)))
+    )
     if not repeats and _plain(evidence.sample):
         plain = evidence
     else:
@@ -64,6 +66,15 @@ def _same_in_another_layout(evidence: Evidence, what: str, change: Group) -> Ite
     if repeats:
         plain.continuous = False
     yield from agree(plain, laid.vjp(), plain.vjp(), label=f", {what} {name}")
+
+
+def _within_domains(evidence: Evidence, laid: Sample) -> Sample:
+    """The sample with those integers as they were that would leave their domain: offsets that repeat one value."""
+    domains, own = evidence.oracle.family.domains, evidence.sample.inputs
+    left = {
+        name for name in laid.inputs if name in domains and domains[name].fault(laid.inputs[name], evidence.case.dims)
+    }
+    return laid.with_inputs(**{name: own[name] for name in left})
 
 
 def layouts_of(group: Mapping[str, Tensor]) -> tuple[str, ...]:

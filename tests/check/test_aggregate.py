@@ -226,3 +226,10 @@ def test_how_grave_it_is_does_not_depend_on_which_later_cases_were_asked() -> No
     assert asked.sums == spared.sums
     assert verdict(asked) == verdict(spared)
     assert verdict(spared).severity is Severity.WRONG and verdict(spared).cases_violated == 4
+
+
+def test_notes_of_findings_are_counted_by_case_and_stand_where_the_property_holds():
+    noted = finding(Outcome.NOT_CHECKED, message="X[0] in program 3", notes=("k.py:7: k stores what it loaded",))
+    held, alone = replace(HOLDS, findings=(*HOLDS.findings, noted, noted)), replace(LEFT, findings=(noted,))
+    assert verdict(added(held, HOLDS, held)).notes == ["k.py:7: k stores what it loaded on 2 cases"]
+    assert not verdict(added(alone)).notes

@@ -76,6 +76,40 @@ def test_a_correct_kernel_passes_and_a_wrong_one_is_reported_on_the_same_inputs(
     assert caught.value.report.exit_code == 1
 
 
+def bag(table: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
+    place = torch.arange(index.shape[0])
+    member = (place >= offsets[:-1, None]) & (place < offsets[1:, None])
+    return torch.where(member[..., None], table[index], 0.0).sum(1)
+
+
+@pytest.mark.parametrize("rows", [5, 3])  # 3: as many as there are sequences
+def test_offsets_are_one_more_than_the_sequences(rows: int) -> None:
+    table, index = torch.randn(rows, 6, requires_grad=True), torch.arange(9) % rows
+    for last in (9, 7):
+        given = (table, index, torch.tensor([0, 3, 3, last]))
+        assert gradoracle.gradcheck(bag, given, reference=bag)
+        said = {"table": "V,D", "offsets": "N+1", "out": "N,D"}
+        assert gradoracle.gradcheck(bag, given, reference=bag, dims=said)
+        shifted = lambda table, index, offsets: bag(table, index.clamp(max=rows - 2), offsets)  # noqa: E731
+        assert not gradoracle.gradcheck(shifted, given, reference=bag, dims=said, raise_exception=False)
+
+
+@pytest.mark.parametrize(
+    ("dims", "says"),
+    [
+        ({"offsets": "N*2+1"}, "dims offsets=N*2+1 has no size of N with which N*2+1 is 4"),
+        ({"offsets": "N,1"}, "dims offsets=N,1 names 2 dims, but offsets has shape (4,) in the example"),
+        ({"ends": "N"}, "dims names the tensor 'ends', which is none of table, index, offsets, out"),
+        ({"offsets": "N+"}, "dims 'offsets=N+' is invalid; expected TENSOR=DIM,DIM"),
+    ],
+)
+def test_dims_that_do_not_fit_are_one_sentence(dims: dict[str, str], says: str) -> None:
+    given = (torch.randn(5, 6, requires_grad=True), torch.arange(9) % 5, torch.tensor([0, 3, 3, 9]))
+    with pytest.raises(UsageError) as caught:
+        gradoracle.gradcheck(bag, given, reference=bag, dims=dims)
+    assert str(caught.value).startswith(says)
+
+
 def test_its_error_is_that_of_torch_and_an_assertion() -> None:
     for kind in (AssertionError, TorchGradcheckError, RuntimeError):
         with pytest.raises(kind):

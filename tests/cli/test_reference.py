@@ -49,6 +49,25 @@ def gather_wrong(table, index, factor):
 def picks():
     return torch.randn(50, 6), torch.randint(0, 50, (9,), dtype=torch.int32), 2.0
 
+def bag(table, index, offsets):
+    place = torch.arange(index.shape[0])
+    member = (place >= offsets[:-1, None]) & (place < offsets[1:, None])
+    return torch.where(member[..., None], table[index], 0.0).sum(1)
+
+def bag_shifted(table, index, offsets):
+    place = torch.arange(index.shape[0])
+    member = (place > offsets[:-1, None]) & (place < offsets[1:, None])
+    return torch.where(member[..., None], table[index], 0.0).sum(1)
+
+def bags():
+    return torch.randn(5, 6), torch.arange(9) % 5, torch.tensor([0, 3, 3, 9])
+
+def bags_ending_before():
+    return torch.randn(5, 6), torch.arange(9) % 5, torch.tensor([0, 3, 3, 7])
+
+def bags_as_many_as_rows():
+    return torch.randn(3, 6), torch.arange(9) % 3, torch.tensor([0, 3, 3, 9])
+
 def upward(x):
     return torch.cat([x, x], -1)
 
@@ -155,6 +174,22 @@ def test_integers_take_their_range_from_the_example_and_other_arguments_are_pass
     assert code == 1 and "forward_matches_the_oracle" in out
 
 
+@pytest.mark.parametrize(
+    ("like", "words", "dims"),
+    [
+        ("bags", (), "table[A B], index[C] int64, offsets[D+1] int64 -> out[D B]"),
+        ("bags_ending_before", (), "table[A B], index[C] int64, offsets[D+1] int64 -> out[D B]"),
+        ("bags", ("offsets=N+1",), "table[A B], index[C] int64, offsets[N+1] int64 -> out[N B]"),
+        ("bags_as_many_as_rows", ("offsets=N+1", "table=V,B", "out=N,B"), "offsets[N+1] int64 -> out[N B]"),
+    ],
+)
+def test_offsets_have_one_more_than_the_sequences(run: Run, like: str, words: tuple[str, ...], dims: str) -> None:
+    corrections = [part for word in words for part in ("--dim", word)]
+    code, out, err = checked(run, "bag", "bag", like, *corrections)
+    assert code == 0 and dims in told(out), out + err
+    assert checked(run, "bag_shifted", "bag", like, *corrections)[0] == 1
+
+
 def test_dims_are_corrected(run: Run) -> None:
     assert "x[A A], w[A] -> out[A A]" in checked(run, "right", "f", "square", "--dim", "A=3")[1]
     code, out, _ = checked(run, "right", "f", "square", "--dim", "x=B,N", "--dim", "w=N", "--dim", "out=B,N")
@@ -251,7 +286,8 @@ def test_a_mistake_is_one_sentence_and_exits_with_2(run: Run, words: tuple[str, 
             "--dim x=N,N gives N the size 37, but it is 4 elsewhere in the example",
         ),
         ("x=B,2*B", "--dim x=B,2*B gives 2*B the size 8, but x has shape (4, 37) in the example"),
-        ("x=B,2*M", "names the dim 'M', which no tensor has"),
+        ("x=B,2*M", "--dim x=B,2*M has no size of M with which 2*M is 37, as in the example"),
+        ("x=B,L*M", "names the dim 'L', which no tensor has"),
         ("x=B,N!", "is invalid; expected TENSOR=DIM,DIM of names, numbers and expressions"),
         ("v=B,N", "--dim names the tensor 'v', which is none of x, w, out"),
         ("Q=3", "has no dim Q; it has A, B"),

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gradoracle.properties.universal import UNIVERSAL
+from jaxtyping import Float
 from torch import Tensor
+from torch.utils.dlpack import to_dlpack
 
+import gradoracle
+from gradoracle.check.severity import explained
+from gradoracle.execution import interpreter
 from gradoracle.execution.interpreter.values import CannotWiden
 from gradoracle.execution.widened import Wide, narrowed, widen, widening
+from gradoracle.model.case import Case
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
+from gradoracle.model.verdict import Status
+from tests.properties.judging import judge_on
+from tests.properties.toys import evidence
+
+if interpreter.explain_unavailable() is None:
+    interpreter.activate()
+LAWS = {law.name: law for law in UNIVERSAL}
 
 FINE = 1 + 2.0**-40  # a float64 alone holds it
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -141,3 +162,103 @@ def test_outside_the_block_pytorch_computes_as_ever() -> None:
     with pytest.raises(KeyError), widening():
         raise KeyError
     assert type(torch.zeros(1)) is Tensor
+
+
+HANDED_OUT: dict[str, Callable[[Tensor], object]] = {
+    "data_ptr": lambda x: x.data_ptr(),
+    "data_ptr of the class": lambda x: Tensor.data_ptr(x),
+    "storage": lambda x: x.untyped_storage().data_ptr(),
+    "numpy": lambda x: x.numpy(),
+    "asarray": np.asarray,
+    "numpy's functions": np.sin,
+    "from_dlpack": torch.from_dlpack,
+    "numpy's from_dlpack": np.from_dlpack,
+    "to_dlpack": lambda x: torch.utils.dlpack.to_dlpack(x),
+    "a name of to_dlpack": lambda x: to_dlpack(x),
+    "__cuda_array_interface__": lambda x: x.__cuda_array_interface__,
+}
+
+
+@pytest.mark.parametrize("how", HANDED_OUT)
+def test_memory_is_handed_to_nobody_who_takes_it_for_the_dtype_it_names(how: str) -> None:
+    for made in (lambda: wide([1.0, 2.0]), lambda: torch.empty(2)):
+        with widening(), pytest.raises((CannotWiden, RuntimeError)):
+            HANDED_OUT[how](made())
+    if how != "__cuda_array_interface__":
+        HANDED_OUT[how](torch.ones(2))  # outside, as ever
+
+
+def test_addresses_that_are_only_compared_are_as_written() -> None:
+    own = widen(torch.randn(8)[2:])
+    with widening():
+        assert own.data_ptr() == own.data_ptr() and own.data_ptr() != torch.empty(3).data_ptr()
+        assert own.data_ptr() % 16 == 8 and bool(own.data_ptr() % 8 == 0)  # of four bytes each
+        if own.data_ptr():
+            assert not (own.data_ptr() % 4 and own.data_ptr())
+        with pytest.raises(CannotWiden, match="data_ptr"):
+            int(own.data_ptr())
+        with pytest.raises(CannotWiden, match="data_ptr"):
+            _ = own.data_ptr() + 4 == own[1:].data_ptr()  # a distance in bytes
+    assert own.tolist() == own.carried.tolist()
+
+
+def test_an_operator_of_another_library_runs_widened_where_it_is_python() -> None:
+    @torch.library.custom_op("gradoracle_tests::thirds", mutates_args=())
+    def thirds(x: Tensor) -> Tensor:
+        made = torch.empty(x.shape, dtype=torch.float32)
+        return made.copy_(x / 3)
+
+    library = torch.library.Library("gradoracle_tests", "FRAGMENT")
+    library.define("raw(Tensor x) -> Tensor")
+    library.impl("raw", lambda x: x + 1, "CPU")
+    with widening():
+        found = thirds(wide([1.0], torch.float32))
+        assert found.dtype is torch.float32 and narrowed(found).item() == 1 / 3
+        with pytest.raises(CannotWiden, match=r"gradoracle_tests.raw.default is an operator of another library"):
+            torch.ops.gradoracle_tests.raw(wide([1.0]))
+
+
+def by_ctypes(x: Tensor, factor: float) -> Tensor:
+    made = torch.empty_like(x)
+    read, write = ((ctypes.c_float * x.numel()).from_address(each.data_ptr()) for each in (x, made))  # here
+    for place in range(x.numel()):
+        write[place] = factor * read[place]
+    return made
+
+
+def by_numpy(x: Tensor, factor: float) -> Tensor:
+    return torch.from_numpy(np.float32(factor) * x.numpy())  # here
+
+
+def by_dlpack(x: Tensor, factor: float) -> Tensor:
+    return torch.from_numpy(np.float32(factor) * np.from_dlpack(x))  # here
+
+
+@pytest.mark.parametrize("call", [by_ctypes, by_numpy, by_dlpack])
+def test_a_kernel_in_another_language_is_judged_as_written_and_not_widened(call: Callable[..., Tensor]) -> None:
+    @gradoracle.family(outputs=("o",), dtypes=("float32",))
+    def tripled(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return 3 * x
+
+    class Times(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+            ctx.factor = factor
+            return call(x.detach().contiguous(), factor)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return call(g.contiguous(), ctx.factor), None
+
+    case, lines = Case("tripled", {"N": 9}), inspect.getsourcelines(call)
+    line = lines[1] + next(n for n, text in enumerate(lines[0]) if "# here" in text)
+    for factor, status in ((3.0, Status.HOLDS), (3.001, Status.VIOLATED)):
+        own = evidence(Kernel("times", "tripled", lambda x, by=factor: Times.apply(x, by)), case, tripled)
+        judged = judge_on("vjp_matches_the_oracle", own)
+        assert judged.status is status
+        wide_ = judge_on("formula_is_exact_when_widened", own)
+        assert wide_.status is Status.NOT_CHECKED and wide_.why is Reason.NOT_WIDENED
+        assert wide_.reason.startswith("cannot be widened: ") and wide_.reason.endswith(f", at test_widened.py:{line}")
+        if status is Status.VIOLATED:
+            assert explained(LAWS["vjp_matches_the_oracle"], own, judged).severity is Severity.UNDECIDED

@@ -83,6 +83,13 @@ def _resolvent(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(unit_upper, b, upper=True, unitriangular=True)
 
 
+def _shifted(x: Tensor) -> Tensor:
+    """By tensors and of numbers, and of integers that comparisons made: bits of a mask."""
+    powers = torch.bitwise_left_shift(1, ROWS) + torch.bitwise_right_shift(ROWS, torch.tensor(1))
+    above = (x > 0).long() << torch.arange(5)
+    return x[:, :4] * powers + x[:, :4] * ((above >> 1) & 1)[:, :4]
+
+
 def _stepped(x: Tensor) -> Tensor:
     return (x > 0).to(x.dtype) * x + (x.round() == 1) * x.square() + torch.where((x < 1) & (x >= -1), x, x * x)
 
@@ -218,6 +225,8 @@ CATALOGUE: dict[str, Entry] = {
     # indices
     "gather": _entry(lambda x: torch.gather(x, 1, COLUMNS).square(), X),
     "index": _entry(lambda x: x[ROWS].square() + x[ROWS, ROWS][:, None], X),
+    "shifts": _entry(lambda x: x[:, (ROWS << 1) % 5] * (ROWS >> 1) + x[:, (ROWS << 1) >> ROWS], X),
+    "shifts_of_tensors": _entry(_shifted, X),
     "index_select": _entry(lambda x: torch.index_select(x, 0, ROWS).square(), X),
     "index_put": _entry(lambda x, y: torch.index_put(x, (ROWS,), y * y, accumulate=True), X, Y),
     "index_put_set": _entry(lambda x, y: torch.index_put(x, (torch.tensor([2, 0]),), y * y), X, Y),

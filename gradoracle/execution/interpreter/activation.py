@@ -23,6 +23,9 @@ from gradoracle.execution.interpreter.availability import (
 
 _VARIABLE = "TRITON_INTERPRET"
 _USE = f"use a Triton from {OLDEST_TRITON} to {NEWEST_TRITON}"
+_EXCHANGES = ("cat", "dot", "dot_scaled", "gather", "histogram", "join", "reshape", "split", "trans")
+"""Operations of Triton's builder that may bring the threads of a program together; reductions and scans do, too."""
+
 _active = False
 _hidden = False
 
@@ -31,9 +34,10 @@ def activate() -> None:
     """Interpret Triton kernels on the CPU in this process, with a GPU's rounding; once is enough, twice is harmless.
 
     To be called before the modules with kernels are imported: `triton.jit` decides when it decorates.  Triton's own
-    device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
+    device functions (`tl.sum`, ...) are interpreted even if Triton was imported before, and kernels that Triton's own
+    interpreter has run before are interpreted anew.
     Raises RuntimeError, in one sentence, if Triton and numpy cannot interpret together or this Triton lacks a method
-    that is corrected.
+    that is corrected; every later call raises the same.
     """
     global _active
     if _active:
@@ -48,13 +52,17 @@ def activate() -> None:
         _install()
         _interpret_device_functions()
         _probe()
-    except RuntimeError as error:
-        remember(str(error))
+    except Exception as error:
         if before is None:
             del os.environ[_VARIABLE]
         else:
             os.environ[_VARIABLE] = before
-        raise
+        if isinstance(error, RuntimeError):
+            remember(str(error))
+            raise
+        why = f"the interpreter cannot correct Triton {installed('triton')} ({type(error).__name__}: {error}): {_USE}."
+        remember(why)
+        raise RuntimeError(why) from error
     _active = True
 
 
@@ -117,6 +125,9 @@ def _install() -> None:
     try:
         from triton.runtime import interpreter
 
+        from gradoracle.execution.interpreter import leftovers
+
+        leftovers.undo()  # before what follows keeps names of triton.language
         from gradoracle.execution.interpreter import (
             aliases,
             autotuner,
@@ -126,6 +137,7 @@ def _install() -> None:
             dot,
             elementwise,
             launch,
+            launch_hooks,
             libdevice,
             lockstep,
             loops,
@@ -171,6 +183,10 @@ def _install() -> None:
     for name, method in vars(interpreter.InterpreterBuilder).copy().items():
         if name.startswith("create_") and name not in lockstep.IN_STEP:
             setattr(interpreter.InterpreterBuilder, name, lockstep.refusing(method))
+    exchanges = [(interpreter.InterpreterBuilder, f"create_{name}") for name in _EXCHANGES]
+    for holder, name in [*exchanges, (interpreter.ReduceScanOpInterface, "apply")]:
+        if (operation := getattr(holder, name, None)) is not None:
+            setattr(holder, name, launch_hooks.exchanging(operation))
     autotuner.take_the_first()
     _let_triton_see_it()
     libdevice.fill_in()

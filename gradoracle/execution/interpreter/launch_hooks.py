@@ -6,6 +6,7 @@ noted by a profiler, which is switched off inside the interpreter.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -30,6 +31,9 @@ class Recorder(Protocol):
     def barrier(self) -> None:
         """The programs pass a barrier."""
 
+    def exchange(self) -> None:
+        """The threads of the running programs exchange values."""
+
     def load(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
         """A load: plain addresses, and which of them lie outside, if any."""
 
@@ -48,6 +52,19 @@ watch: Callable[[Callable[..., Any], Mapping[str, Any], Collection[str], Mapping
 called: set[CodeType] | None = None
 unclaimed: Callable[[], AbstractContextManager[Any]] = nullcontext
 """Within it tensors say where they are, also while CUDA is claimed (claimed_cuda.py)."""
+
+
+def exchanging(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation that needs values of other threads, which the current record is told of."""
+
+    @functools.wraps(operation)
+    def exchanged(*args: Any, **kwargs: Any) -> Any:
+        if record is not None:
+            record.exchange()
+        return operation(*args, **kwargs)
+
+    return exchanged
+
 
 ieee_dots = False
 

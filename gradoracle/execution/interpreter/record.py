@@ -16,6 +16,10 @@ it loaded, with no barrier between, since its threads may do that in either orde
 lines, likewise; a load of memory that was allocated and never written, by a program or, after `watch`, by an operator
 of PyTorch (operators.py).
 
+A store of what was loaded has two kinds. If the place in its block that stores an element also loaded it, or threads
+exchanged values between the two (a reduction, a dot, ...), the store may have to wait for the load. If another place
+loaded it and nothing was exchanged, nothing makes the store wait.
+
 Programs that run again after lockstep diverged repeat their accesses: those recorded before stay true except for their
 order, so that within a program only accesses of one run (one `stamp`) are compared.
 """
@@ -26,14 +30,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import triton
 
 from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.footprint import MANY, View, nowhere, views_of
+from gradoracle.execution.interpreter.lanes import Lanes
 from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
+from gradoracle.execution.interpreter.touch import Touch, Track, part
 from gradoracle.execution.interpreter.values import Array
 from gradoracle.execution.interpreter.written_parameters import written_parameters
 from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess, called_from
@@ -43,27 +49,6 @@ _ADDRESS = np.uint64((1 << 48) - 1)
 _MOST_TENSORS = (1 << 16) - 2
 _OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.path.abspath(triton.__file__)) + os.sep)
 _MOST_PLACES = 1 << 15
-
-
-class Touch(NamedTuple):
-    """One access of elements `at` of a view's footprint, by the programs numbered `who`.
-
-    Either `several` programs in lockstep make the same access, or `who` is one program, or one per element.
-    """
-
-    view: View
-    at: Array
-    who: Any
-    several: bool
-    place: int
-
-    @property
-    def each(self) -> bool:
-        """Whether each element has a program of its own."""
-        return isinstance(self.who, np.ndarray) and self.who.ndim > 0
-
-
-Track = Callable[[Touch], None]
 
 
 class Record:
@@ -82,6 +67,7 @@ class Record:
         self._ids = np.zeros(0, np.int32)
         self._known: dict[int, dict[int, int]] = {}  # by program: the stamp up to which it synchronised with another
         self._released: dict[int, dict[int, int]] = {}  # by address of an atomic: the knowledge it passes on
+        self._lanes, self._tracks = Lanes(), False
         self._operators: Any = None  # imported with PyTorch only
 
     def faults(self) -> list[WrongAccess]:
@@ -117,6 +103,7 @@ class Record:
         if len(self._views) > _MOST_TENSORS:
             raise ValueError(f"{self._kernel} has {len(self._views)} tensors; at most {_MOST_TENSORS} are recorded")
         self._known, self._released = {}, {}
+        self._tracks = any(view.footprint.tracked for view in self._views)
         for number, view in enumerate(self._views):
             handle = view.handle_in(values)
             handle.data = handle.data + (np.uint64(number + 1) << _TAG_BITS)
@@ -135,6 +122,10 @@ class Record:
     def barrier(self) -> None:
         """The running programs wait for all their threads."""
         self._stamp += 1
+
+    def exchange(self) -> None:
+        """The threads of the running programs exchange values."""
+        self._lanes.exchange()
 
     def load(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
         """A load of elements of `width` bytes, where `on`: their plain addresses, and which lie outside, if any."""
@@ -173,27 +164,33 @@ class Record:
         programs = None
         if len(self._ids) > 1 and addresses.ndim == PROGRAM_RANK:
             programs = np.broadcast_to(self._ids.reshape(-1, *(1,) * BLOCK_RANK), addresses.shape)
+        lanes = None
+        if self._tracks:
+            block = addresses.shape if programs is None else addresses.shape[1:]
+            lanes = np.broadcast_to(self._lanes.of(block), addresses.shape)
         if on is not None:
-            addresses, programs = addresses[on], None if programs is None else programs[on]
+            addresses, programs, lanes = addresses[on], part(programs, on), part(lanes, on)
         if not addresses.size:
             return plain, None
-        outside = self._of_tensors(addresses, programs, width, track)
+        outside = self._of_tensors(addresses, programs, lanes, width, track)
         if on is None or outside is None:
             return plain, outside
         everywhere = np.zeros(on.shape, np.bool_)
         everywhere[on] = outside
         return plain, everywhere
 
-    def _of_tensors(self, addresses: Array, programs: Array | None, width: int, track: Track) -> Array | None:
+    def _of_tensors(
+        self, addresses: Array, programs: Array | None, lanes: Array | None, width: int, track: Track
+    ) -> Array | None:
         """Check accesses against the tensors whose numbers they carry; which are outside, None if none is."""
         lowest, highest = int(addresses.min()), int(addresses.max())
         if lowest >> 48 == highest >> 48:
-            return self._of_one_tensor(addresses, programs, lowest, highest, width, track)
+            return self._of_one_tensor(addresses, programs, lanes, lowest, highest, width, track)
         outside, tags = np.zeros(addresses.shape, np.bool_), addresses >> _TAG_BITS
         for tag in np.unique(tags):  # a pointer chosen among several
             own = tags == tag
-            part, of_part = addresses[own], None if programs is None else programs[own]
-            bad = self._of_one_tensor(part, of_part, int(part.min()), int(part.max()), width, track)
+            its, who = addresses[own], (part(programs, own), part(lanes, own))
+            bad = self._of_one_tensor(its, *who, int(its.min()), int(its.max()), width, track)
             outside[own] = False if bad is None else bad
         return outside if outside.any() else None
 
@@ -201,6 +198,7 @@ class Record:
         self,
         addresses: Array,
         programs: Array | None,
+        lanes: Array | None,
         lowest: int,
         highest: int,
         width: int,
@@ -221,11 +219,11 @@ class Record:
             kind = Kind.READ_OUTSIDE if track == self._read else Kind.WRITTEN_OUTSIDE
             self._fault(kind, view, at, who, place, None, None)
             offsets = offsets[~outside]
-            programs = None if programs is None else programs[~outside]
+            programs, lanes = part(programs, ~outside), part(lanes, ~outside)
         if view.footprint.tracked and offsets.size:
             several = programs is None and len(self._ids) > 1
             who = self._ids[0] if programs is None else programs
-            track(Touch(view, view.footprint.elements(view, offsets), who, several, place))
+            track(Touch(view, view.footprint.elements(view, offsets), who, several, place, lanes))
         return outside
 
     def _tracked(self, fn: Callable[..., Any]) -> frozenset[str] | None:
@@ -252,6 +250,10 @@ class Record:
             seen.reader[at] = MANY
         else:
             before = seen.reader[at]
+            if touch.lanes is not None:
+                again = (before == who) & (seen.when_read[at] == self._stamp)
+                seen.lane[at] = lanes = self._lanes.readers(touch.lanes, seen.lane[at], again)
+                self._lanes.several(seen.lane, lanes, at)
             many = (before != 0) & (before != who)
             if self._known and many.any():  # reads that an atomic orders before this one need not be remembered
                 many &= ~self._ordered(before, seen.when_read[at])
@@ -265,9 +267,12 @@ class Record:
         seen, at, who = touch.view.footprint, touch.at, touch.who
         writer, reader = seen.writer[at], seen.reader[at]
         if not atomic:
-            self._same(
-                Kind.LOADED_AND_STORED, touch, (reader == who) & (seen.when_read[at] == self._stamp), seen.where_read
-            )
+            own = (reader == who) & (seen.when_read[at] == self._stamp)
+            if own.any() and touch.lanes is not None:
+                apart = own & self._lanes.apart(touch.lanes, seen.lane[at])
+                self._same(Kind.LOADED_APART_AND_STORED, touch, apart, seen.where_read)
+                own &= ~apart
+            self._same(Kind.LOADED_AND_STORED, touch, own, seen.where_read)
         again = writer == who
         if again.any():
             again &= (seen.when_written[at] == self._stamp) & (seen.where_written[at] != touch.place)

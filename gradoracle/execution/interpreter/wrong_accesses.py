@@ -18,6 +18,7 @@ class Kind(enum.Enum):
     RACE = "races"
     STORED_AND_LOADED = "loads what it stored without a barrier between"
     LOADED_AND_STORED = "stores what it loaded without a barrier between"
+    LOADED_APART_AND_STORED = "stores what another of its threads loaded without a barrier between"
     STORED_AND_STORED = "stores twice without a barrier between"
     UNWRITTEN = "reads what nothing wrote"
 
@@ -85,6 +86,9 @@ _SENTENCES = {
     Kind.RACE: "and {other} at {earlier}, touch {element} in one launch, and one of them writes it",
     Kind.STORED_AND_LOADED: "loads {element}, which it stored at {earlier}, with no barrier in between",
     Kind.LOADED_AND_STORED: "stores {element}, which it loaded at {earlier}, with no barrier in between",
+    Kind.LOADED_APART_AND_STORED: (
+        "stores {element}, which another of its threads loaded at {earlier}, with no barrier in between"
+    ),
     Kind.STORED_AND_STORED: "stores {element}, which it also stored at {earlier}, with no barrier in between",
     Kind.UNWRITTEN: "reads {element}, which was allocated and never written",
 }

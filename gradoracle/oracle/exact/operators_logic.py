@@ -95,6 +95,24 @@ def _not(reader: Reader, x: Value) -> Tensor | Truths:
     return truths(~a, open_a)
 
 
+_SHIFTS = [f"aten.__{name}__.{kind}" for name in ("lshift", "rshift") for kind in ("Tensor", "Scalar")]
+_SHIFTS += [
+    f"aten.bitwise_{way}_shift.{kind}"
+    for way in ("left", "right")
+    for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+]
+
+
+@rule(*_SHIFTS)
+def _shifted(reader: Reader, x: Value, y: Value) -> Tensor:
+    """Integers are shifted as they are; what an undecided comparison gave has no value to shift."""
+    if isinstance(x, Truths) or isinstance(y, Truths):
+        raise Undecided(str(reader.node))
+    shift: Any = reader.node.target
+    found: Tensor = shift(x, y)
+    return found
+
+
 @rule("aten.any.default", "aten.any.dim", "aten.any.dims")
 def _any(reader: Reader, x: Value, *args: Any, **kwargs: Any) -> Tensor | Truths:
     a, unknown = _boolean(reader, x)

@@ -35,6 +35,7 @@ LOGIC = names(
     "logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not any is_same_size "
     "_has_same_storage_numel"
 )
+SHIFT = names("__lshift__ __rshift__ bitwise_left_shift bitwise_right_shift")  # of integers
 # IEEE operations: one rounding of a correct result.
 ARITHMETIC = names("add sub mul div reciprocal sqrt")
 EXPONENTIAL = names("exp exp2 expm1")

@@ -187,7 +187,7 @@ def _compared(roundoff: Roundoff, call: Call) -> Quantity:
 
 
 def _logical(roundoff: Roundoff, call: Call) -> Quantity:
-    """Logical operators and any: undecided where any of their arguments is."""
+    """Logical operators, shifts of integers and any: undecided where any of their arguments is."""
     value = torch.as_tensor(call.value)
     open_ = [q.undecided for q in call.sources if q.undecided is not None]
     undecided = None
@@ -336,7 +336,7 @@ _FAMILIES: Mapping[Rule, frozenset[str]] = {
     _kept: effects.KEEP,
     _chosen: effects.CHOOSE,
     _compared: effects.COMPARE,
-    _logical: effects.LOGIC,
+    _logical: effects.LOGIC | effects.SHIFT,
     sum_of: effects.SUM,
     matrix_product: effects.PRODUCT,
     extreme: effects.EXTREME,

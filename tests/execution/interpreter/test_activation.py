@@ -166,3 +166,87 @@ def test_explain_unavailable(monkeypatch, versions, sentence):
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(availability, "_failure", None)
     assert interpreter.explain_unavailable() == sentence
+
+
+AFTER = """
+import importlib.util, sys
+import torch, triton.language as tl
+spec = importlib.util.spec_from_file_location("launched_before", {path!r})
+before = sys.modules["launched_before"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(before)
+holders = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.core.tensor_descriptor_base)
+first = [dict(vars(holder)) for holder in holders]
+x, stock, out = torch.linspace(-1, 1, 9), torch.empty(9), torch.empty(9)
+def left():
+    names = {{n for own, holder in zip(first, holders) for n in own if vars(holder).get(n) is not own[n]}}
+    return sorted(names - {{"__annotations__"}})
+{stock}
+replaced = left()
+from gradoracle.execution import interpreter
+interpreter.activate()
+assert left() == {left!r}, left()
+before.kernel[(1,)](x, out, 9, BLOCK=16)
+assert before.of_range[0] == "Int32", before.of_range
+assert left() == {left!r}, left()
+print(len(replaced) > 0, torch.equal(stock, out) if stock.isfinite().all() else None, out.tolist())
+"""
+LAUNCHED_BEFORE = """
+import triton, triton.language as tl
+of_range = []
+
+@triton.jit
+def helper(x):
+    return tl.where(x > 0, tl.exp(x), tl.sigmoid(x))
+
+@triton.jit
+def kernel(X, Y, N, BLOCK: tl.constexpr):
+    n = tl.arange(0, BLOCK)
+    x = tl.load(X + n, mask=n < N, other=0.0)
+    for i in range(2):
+        of_range[:] = [type(i).__name__]
+        x = helper(x) - tl.max(x)
+    x = x + tl.cumsum(x, 0) / tl.cdiv(N, 2) + tl.softmax(x) + tl.sum(x)
+    tl.store(Y + n, x, mask=n < N)
+"""
+OF_A_HOST_CALL = ["T", "__str__", "associative_scan", "reduce"]  # which no original is known of; launches replace them
+
+
+@interpreted.NEEDED
+@pytest.mark.parametrize(
+    ("stock", "left"),
+    [
+        ("before.kernel[(1,)](x, stock, 9, BLOCK=16)", []),
+        ("stock.fill_(torch.nan)\nassert before.tl.cdiv(9, 2) == 5", OF_A_HOST_CALL),
+    ],
+    ids=["a launch", "a device function called on the host"],
+)
+def test_what_tritons_own_interpreter_ran_before_does_not_matter(tmp_path, stock, left):
+    """A device function that ran before leaves triton.language replaced, and the kernel rewritten without loops."""
+    path = tmp_path / "launched_before.py"
+    path.write_text(LAUNCHED_BEFORE)
+    after = python(AFTER.format(path=str(path), stock=stock, left=left), TRITON_INTERPRET="1")
+    assert after.returncode == 0, after.stderr
+    fresh = python(AFTER.format(path=str(path), stock="stock.fill_(torch.nan)", left=[]), TRITON_INTERPRET="1")
+    assert fresh.returncode == 0, fresh.stderr
+    assert after.stdout.startswith("True") and after.stdout.split("[")[1] == fresh.stdout.split("[")[1]
+
+
+@interpreted.NEEDED
+def test_whatever_fails_is_the_same_sentence_at_every_call():
+    code = """
+from gradoracle.execution import interpreter
+from gradoracle.execution.interpreter import aliases
+def fail():
+    raise ValueError("nothing like a function")
+aliases.reach = fail
+for _ in range(2):
+    try:
+        interpreter.activate()
+    except RuntimeError as error:
+        print(error)
+"""
+    lines = python(code).stdout.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
+    assert "(ValueError: nothing like a function)" in lines[0] and lines[0].endswith(
+        "use a Triton from 3.6.0 to 3.9.0."
+    )

@@ -175,6 +175,29 @@ def test_within_a_program_a_barrier_orders_a_load_and_a_store(either, order, kin
     assert [(fault.kind, fault.tensor, len(fault.programs)) for fault in found] == ([(kind, tensor, 1)] if kind else [])
 
 
+@pytest.mark.parametrize(
+    ("how", "kinds"),
+    [
+        ("permuted", {Kind.LOADED_APART_AND_STORED}),
+        ("neighbours", {Kind.LOADED_APART_AND_STORED}),  # and by its own thread
+        ("first", {Kind.LOADED_APART_AND_STORED, Kind.LOADED_AND_STORED}),
+        ("permuted, with a barrier", set()),
+        ("less their sum", {Kind.LOADED_AND_STORED}),
+        ("sum", {Kind.LOADED_AND_STORED}),
+        ("softmax", {Kind.LOADED_AND_STORED}),
+        ("flipped", {Kind.LOADED_AND_STORED}),
+    ],
+)
+def test_a_store_of_what_another_thread_loaded_is_told_from_one_of_what_its_own_did(either, how, kinds):
+    x = torch.randn(3 * BLOCK)
+    found = faults(lambda: kernels.in_place[(3,)](x, how, BLOCK))
+    assert {fault.kind for fault in found} == kinds and {fault.tensor for fault in found} <= {"X"}
+    if how == "permuted":
+        (fault,) = found
+        assert fault.count == 3 * BLOCK and fault.earlier is not None and fault.earlier.line < fault.place.line
+        assert f"X[0], which another of its threads loaded at {fault.earlier}, with no barrier in between" in str(fault)
+
+
 @pytest.mark.parametrize("order", ["none", "atomic", "barrier"])
 def test_within_a_program_a_barrier_orders_two_stores(either, order):
     x, y = torch.randn(3 * BLOCK), torch.full((3 * BLOCK,), 7.0)

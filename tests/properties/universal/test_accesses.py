@@ -135,6 +135,22 @@ def test_an_update_in_place_is_a_violation_of_a_shipped_kernel_and_noted_of_one_
         and "safe if the value stored to each element depends on the value loaded from it" in noted[0].message
         and "stores X[0, 0]" in noted[0].message
     )
+    assert result.status is Status.HOLDS
+    (note,) = noted[0].notes
+    assert note.startswith("recorded_kernels.py:") and ": neighbours stores what it loaded" in note and "[0" not in note
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("how", ["permuted", "neighbours", "permuted, with a barrier"])
+def test_a_permutation_in_place_is_a_violation_of_any_kernel(how, outside):
+    def call(x):
+        spoilt = x.clone(memory_format=torch.contiguous_format)
+        launched.in_place[(x.shape[0],)](spoilt, how, x.shape[1])
+        return 2 * x
+
+    result = judged(BARRIER, of_double(call, outside=outside), Case("double", {"B": 3, "N": 16}), double)
+    expected = Status.HOLDS if "barrier" in how else Status.VIOLATED
+    assert result.status is expected and not [each for each in result.findings if each.notes]
 
 
 @pytest.mark.parametrize("order", ["none", "atomic"])

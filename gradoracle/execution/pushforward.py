@@ -1,0 +1,51 @@
+"""Pushforwards: tangents of a function's outputs along tangents of its inputs, by forward mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from gradoracle.execution.interpreter.values import CannotWiden
+
+
+def pushed_forward(
+    function: Callable[..., tuple[Tensor, ...]], values: Sequence[Tensor], tangents: Sequence[Tensor], *, duals: bool
+) -> tuple[Tensor, ...]:
+    """The tangents of the outputs; 0 for an output that has none, where others have.
+
+    Args:
+        function: of the values.
+        values, tangents: as many of the latter, dense.
+        duals: whether to pass dual tensors where ``torch.func.jvp`` fails: unlike its wrappers they have memory, which
+            a kernel needs that the ``jvp`` of an ``autograd.Function`` launches. A launch outside of such a function
+            loses the tangents in silence.
+
+    Raises:
+        RuntimeError: neither gives a tangent.
+    """
+    try:
+        return tuple(torch.func.jvp(function, tuple(values), tuple(tangents))[1])
+    except (RuntimeError, CannotWiden) as error:  # a wrapper is no widened tensor
+        if duals and (found := _of_duals(function, values, tangents)) is not None:
+            return found
+        raise error
+
+
+def _of_duals(
+    function: Callable[..., tuple[Tensor, ...]], values: Sequence[Tensor], tangents: Sequence[Tensor]
+) -> tuple[Tensor, ...] | None:
+    """The tangents by dual tensors; None where no output has one."""
+    with forward_ad.dual_level():
+        outputs = function(*map(forward_ad.make_dual, values, tangents))
+        parts = [forward_ad.unpack_dual(output) for output in outputs]
+    if all(part.tangent is None for part in parts):
+        return None
+    return tuple(torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in parts)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, copied if its elements share memory: PyTorch makes no dual of those."""
+    return tensor.contiguous() if 0 in tensor.stride() else tensor
