@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from gradoracle.kernels import sdpa as kernels
+from gradoracle.kernels.arguments import scale
+from gradoracle.kernels.launching import score_units
 from gradoracle.kernels.sdpa.blocks import choose, interpreted, padded_features
 from gradoracle.kernels.sdpa.compilations import compilations
 from torch import Tensor
 
+from gradoracle.model.case import Case
 from gradoracle.model.kernel import Kernel
 
 Tensors = Sequence[Tensor]
@@ -83,6 +86,14 @@ def _tiles(
     return {"T": chosen.query, "M": chosen.key}
 
 
+def _compiled_for(case: Case) -> Hashable:
+    """Dtype, blocks, width of a tile's rows, whether the scale is a power of two, and whether rows are aligned."""
+    features, values = case.dims["D"], case.dims["Dv"]
+    aligned = features % 16 == values % 16 == 0 and all(draw.layout == "contiguous" for draw in case.draws.values())
+    exact, _ = score_units(scale(case.options.get("scale"), features))
+    return case.dtype, case.blocks, padded_features(features, values), exact, aligned
+
+
 KERNELS = (
     Kernel(
         "sdpa",
@@ -95,6 +106,7 @@ KERNELS = (
         blocks=dict(kernels.BLOCKS),
         fits=_fits,
         tiles=_tiles,
+        compiled_for=_compiled_for,
         extras={
             "stats": _stats,
             "backward": _backward,

@@ -79,7 +79,7 @@ class Roundoff:
             place: distinct places err independently.
             bound: of the error at worst; default ``half_width``.
             low: where the value is below the smallest normal number of its format; there the error is absolute.
-            shift: the mean of the error (truncation) at most, in addition; each probe has its share of it (``Dice.cut``).
+            shift: the mean of the error (truncation) at most, in addition; a probe has a share of it (``Dice.cut``).
             single: whether it is the error of one rounding, not of many.
             along: the dim over which values are summed next, if known.
         """
