@@ -70,9 +70,16 @@ def _hvp_central_difference(
     return kernels.hvp_central_difference(*inputs, *cotangents, *tangents, step=step, **options, blocks=blocks)
 
 
+WIDEST_UNROLLED = 64
+"""Up to how many features IEEE float32 is compiled with tiles of a thousand scores within 20 s a pass: Triton unrolls
+such dots. Of wider rows a GPU checks the smallest configuration and the automatic one, the interpreter all of them."""
+
+
 def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
-    """The block configurations that every pass can run on this device."""
-    return kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
+    """The block configurations that every pass can run on this device, and that compile there in time."""
+    found = kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
+    unrolled = dtype == "float32" and padded_features(dims["D"], dims["Dv"]) > WIDEST_UNROLLED and not interpreted()
+    return ["small"] if unrolled else found
 
 
 def _tiles(

@@ -47,7 +47,7 @@ def rehearsed(job: Any, kernel: Kernel = KERNEL) -> set[str]:
 
 @pytest.mark.parametrize("place", [0, 4])
 def test_most_calls_of_a_case_are_rehearsed_and_no_others(place: int) -> None:
-    """What it misses comes behind a budget or a truth: a step of differences, an entry point that is compared at once."""
+    """What it misses comes behind a budget or a truth: a step of differences, a call compared at once."""
     calls, job = Calls(), JOBS[place]
     formulas = {name for name, law in SUBJECTS.laws.items() if law.kind is PropertyKind.FORMULA}
     job = replace(job, laws=tuple(name for name in job.laws if name not in formulas))

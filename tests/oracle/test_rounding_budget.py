@@ -394,18 +394,3 @@ def test_a_long_problem_takes_few_probes_and_the_same_budget() -> None:
     assert found[0].errors.shape[0] == 1 + 8
     for got, budget in zip(fused(*inputs), found, strict=True):
         assert in_sigma(got, budget) <= 8
-
-
-@pytest.mark.parametrize("preset", ["fp16", "bf16x6", "tf32"])
-def test_what_tensor_cores_truncate_has_a_share_in_each_probe(preset: str) -> None:
-    """Of one run at most all of it; of two runs it does not cancel, since their accumulators may differ."""
-    x, y = random(8, 2048).abs(), random(2048, 8, seed=1).abs()
-    found = budget_of(torch.matmul, x, y, preset=preset, output_dtypes=["float32"])
-    block = PRESETS[preset].accumulate_block
-    full = UNIT_ROUNDOFF["float32"] / 2 * (2048 / block + 1)
-    cut = -((found.errors / found.value).flatten(1).mean(1))
-    if preset == "tf32":  # operands are truncated too
-        full += 2 * UNIT_ROUNDOFF["tf32"]
-    assert float(cut.min()) > -0.05 * full and 0.9 * full < float(cut.max()) < 1.1 * full
-    apart = cut - cut.roll(1, 0)
-    assert 0.25 * full < float(apart.square().mean().sqrt()) < full

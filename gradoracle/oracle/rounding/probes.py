@@ -67,12 +67,12 @@ class Dice:
         """[R] errors in (-1, 1), for a constant that is rounded once and used everywhere."""
         return _constants(self.seed, place, self.probes)
 
-    def cut(self) -> Tensor:
-        """[R] shares in (0, 1) of what a kernel may truncate, one for all its sums; all of it in the probe LITERAL.
+    def cut(self, rank: int) -> Tensor:
+        """[R, 1, ..] shares in (0, 1) of what a kernel may truncate, one for all its sums; LITERAL has all of it.
 
         A contract does not say how often a kernel starts a new accumulator, which truncates less.
         """
-        return _cuts(self.seed, self.probes)
+        return _cuts(self.seed, self.probes).view(-1, *[1] * rank)
 
 
 def _uniform(seed: int, place: int, probes: range) -> Tensor:

@@ -111,8 +111,7 @@ class Roundoff:
                 part = None if variance is None else (half_width.square() / 3, variance)
                 adversarial.redraw(noise, self.dice, key, bits, width, carried if plain else None, along, part)
             if shift is not None:
-                cut = self.dice.cut().view(-1, *[1] * shift.dim())
-                noise = noise.add_(cut * (shift * self.magnify))
+                noise = noise.add_(self.dice.cut(shift.dim()) * (shift * self.magnify))
             if low is not None:
                 low.replace(noise, carried, factors, self.dice.constant(mixed(place, _FLUSH)))
             probes = noise if plain else noise.add_(carried)
