@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import campaign_rows  # noqa: E402
 import false_alarms  # noqa: E402
+from kernel_speed.content import content  # noqa: E402
 
 ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs" / "background" / "false_alarms.md"
 RECORDS = ROOT / ".gradoracle" / "campaign"
@@ -141,6 +142,8 @@ def run(line: Line, plan: Plan, folder: Path, rows: Path) -> int:
         print(f"{line.name}: {how} after {seconds:.0f} s and left no result", flush=True)
         return code if code in (2, 3) else 3
     document: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+    if line.target == line.family:
+        document["reports"][0]["environment"]["kernels"] = content(line.family)
     document["campaign"] = {
         "line": line.name,
         "command": f"gradoracle {shlex.join(own)}",

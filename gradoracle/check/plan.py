@@ -300,7 +300,7 @@ def _stream(subjects: Subjects, name: str, examples: int) -> list[Job]:
             dims=request.dims or None,
             examples=examples,
             seed=request.seed,
-            few_compilations=subjects.device == "cuda" and request.examples is None,
+            few_compilations=subjects.device == "cuda",
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -6,6 +6,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import campaign
+import campaign_rows
 import gpu_checks
 import pytest
 from gpu_checks import COMMAND, DEFAULT, RESULTS, ROWS
@@ -70,3 +72,19 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         with pytest.raises(SystemExit) as end:
             gpu_checks.main(arguments)
         assert end.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", family_names())
+def test_campaigns_on_a_gpu_are_of_the_committed_kernels(family: str) -> None:
+    """Rows of earlier kernels are superseded; those before hashes were kept are of kernels that nobody can tell."""
+    found = [row for row in campaigns() if (row.device, row.target) == ("cuda", family) and not row.superseded]
+    command = f"python benchmarks/campaign.py {family}_shipped --device cuda --cases 100000 --seed N"
+    known = [row for row in found if row.environment.get("kernels")]
+    stale = [row.name for row in known if row.environment["kernels"] != content(family)]
+    assert not stale, f"campaigns of other kernels: {', '.join(stale)}; mark them superseded, and run `{command}`"
+    if not known:
+        pytest.skip(f"no campaign of {family} on a GPU says of which kernels it is; `{command}` makes one")
+
+
+def campaigns() -> list[campaign_rows.Row]:
+    return campaign_rows.read(RESULTS / campaign_rows.NAME, [line.name for line in campaign.LINES])

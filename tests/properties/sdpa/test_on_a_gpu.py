@@ -12,7 +12,7 @@ from gradoracle.properties.sdpa import kernels as declared
 from gradoracle.properties.universal.repetition import _configurations
 
 from gradoracle.cases.coverage import situations, wanted_situations
-from gradoracle.cases.stream import stream
+from gradoracle.cases.stream import _OF_A_KIND, stream
 from gradoracle.check import plan as planning
 from gradoracle.check.judge_case import laws_of
 from gradoracle.check.plan import CASES_ON_CPU, CASES_ON_CUDA, resolved
@@ -52,6 +52,11 @@ def test_cases_are_of_few_kinds_and_meet_every_goal(compiled: None, seed: int) -
         assert len({kind[2] for kind in kinds if kind[0] == dtype}) >= 3  # widths
 
 
+def test_a_long_run_has_all_kinds(compiled: None) -> None:
+    """There are at most 128 of a dtype; 2 000 cases may have so many."""
+    assert _OF_A_KIND * 3 * 128 <= 2000
+
+
 def test_every_property_of_a_case_falls_on_some(compiled: None) -> None:
     cases, family = drawn(True), FAMILY.on("cuda")
     for law in (law for law in laws_of(family) if law.scope == "case"):
@@ -69,7 +74,7 @@ def test_the_default_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
         on = SimpleNamespace(**{**vars(subjects), "device": device, "request": request, "dtypes": subjects.dtypes})
         planning.plan(on)  # type: ignore[arg-type]
     assert [(each["examples"], each["few_compilations"]) for each in asked] == [
-        (CASES_ON_CPU, False), (CASES_ON_CUDA, True), (2000, False),
+        (CASES_ON_CPU, False), (CASES_ON_CUDA, True), (2000, True),
     ]  # fmt: skip
 
 
