@@ -1,13 +1,14 @@
 """Default checks of the shipped families on this GPU, for benchmarks/results/checks.csv and feedback.csv.
 
-    python benchmarks/gpu_checks.py                      (each family after the other, with nothing compiled before)
-    python benchmarks/gpu_checks.py sdpa lse --warm      (with what an earlier call has compiled)
-    python benchmarks/gpu_checks.py --output FOLDER      (files there, and not the committed ones)
+    python benchmarks/gpu_checks.py                       (each family after the other, with nothing compiled before)
+    python benchmarks/gpu_checks.py sdpa --cache FOLDER   (Triton's cache, and what is in it)
+    python benchmarks/gpu_checks.py --output FOLDER       (files there, and not the committed ones)
+    python benchmarks/gpu_checks.py --merge FOLDER        (what a run elsewhere has written there becomes the committed)
 
 A row of checks.csv is one `gradoracle check FAMILY --device cuda` as a user calls it: how many of the planned cases
 were judged, the verdicts, the exit code, versions, card, and the hash of the family's kernels (`kernel_speed.content`).
 feedback.csv gets four figures of it: seconds to the first judged case, of the whole run, of all compilations, and of
-the longest one. What each run printed is FAMILY.txt, its report FAMILY.json in the folder.
+the longest one. What each run printed is default_FAMILY.txt. Several may run at once with one --output.
 `pytest tests/benchmarks/test_gpu_checks.py` says whose rows are of other kernels than those of the tree.
 """
 
@@ -15,14 +16,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import fcntl
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +66,12 @@ main()
 
 def checked(family: str, words: Sequence[str], cache: str, folder: Path) -> tuple[dict[str, Any], float, float]:
     """The report of one check, and the seconds until its first case was judged and until it ended."""
-    report = folder / f"{family}.json"
-    report.unlink(missing_ok=True)
+    report = Path(cache) / f"{family}.json"
     command = ["check", family, "--device", "cuda", *words, "--format", "json", "--output", str(report)]
     environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+    Path(cache).mkdir(parents=True, exist_ok=True)
     begun = time.time()
-    with (folder / f"{family}.txt").open("w", encoding="utf-8") as shown:
+    with (folder / f"default_{family}.txt").open("w", encoding="utf-8") as shown:
         done = subprocess.run(
             [sys.executable, "-c", _FIRST, str(begun), *command],
             cwd=ROOT, env=environment, stdout=shown, stderr=subprocess.PIPE, text=True,
@@ -120,44 +124,76 @@ def keep(file: Path, row: dict[str, Any]) -> None:
         writer.writerows([*known, row])
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """While one process writes tables of a folder, no other does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def merge(given: Path, into: Path) -> None:
+    """Add the rows of a run's tables to the committed ones; what it printed goes into the folder of its card."""
+    with (given / ROWS).open(encoding="utf-8", newline="") as opened:
+        rows = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(opened)]
+    for row in rows:
+        keep(into / ROWS, row)
+        folder = into / row["run"].removeprefix(f"{DEFAULT}_").partition("_")[0]
+        folder.mkdir(exist_ok=True)
+        shutil.copy(given / f"{DEFAULT}_{row['family']}.txt", folder)
+    with (given / FEEDBACK).open(encoding="utf-8", newline="") as opened:
+        for each in csv.DictReader(opened):
+            own = Row(**{**each, "cores": int(each["cores"]), "seconds": float(each["seconds"])})  # type: ignore[arg-type]
+            add(into / FEEDBACK, own)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the worst exit code."""
     parser = argparse.ArgumentParser(prog="gpu_checks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="default: all")
-    parser.add_argument("--warm", action="store_true", help="with Triton's cache as it is, and not an empty one")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="Triton's; default: an empty one for each family")
     parser.add_argument("--label", default="after", metavar="WORD", help="of the rows of feedback.csv")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="of the files; default benchmarks/results/CARD")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="of the files; default benchmarks/results")
+    parser.add_argument("--merge", type=Path, metavar="FOLDER", help="run nothing; add what is there to the committed")
     parser.add_argument("--words", default="", metavar="'--workers 8'", help="further options of check")
     given = parser.parse_args(arguments)
     names = given.families or list(family_names())
     if unknown := [name for name in names if name not in family_names()]:
         parser.error(f"{unknown[0]!r} is unknown; expected some of {', '.join(family_names())}")
+    if given.merge is not None:
+        if not (given.merge / ROWS).is_file():
+            parser.error(f"{given.merge} has no {ROWS}; expected the --output of a run")
+        merge(given.merge, RESULTS)
+        return 0
     import torch
 
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device here")
     card = torch.cuda.get_device_name().replace("NVIDIA ", "").split()[0].lower()
-    folder = (given.output or RESULTS / card).resolve()
+    tables = (given.output or RESULTS).resolve()
+    folder = tables if given.output else tables / card
     folder.mkdir(parents=True, exist_ok=True)
-    tables = folder if given.output else RESULTS
-    state = "warm" if given.warm else "cold"
     words, codes = shlex.split(given.words), []
     for family in names:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cold:
-            from triton import knobs
-
-            report, first, seconds = checked(family, words, knobs.cache.dir if given.warm else cold, folder)
-        row = row_of(family, f"{DEFAULT}_{card}" + ("_warm" if given.warm else ""), words, report, seconds)
-        keep(tables / ROWS, row)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:
+            cache = given.cache or Path(empty)
+            state = "warm" if cache.is_dir() and any(cache.iterdir()) else "cold"
+            report, first, seconds = checked(family, words, str(cache), folder)
+        row = row_of(family, f"{DEFAULT}_{card}" + ("" if state == "cold" else "_warm"), words, report, seconds)
         figures = {
             "first judged case": first,
             "the whole run": seconds,
             "compiling, of all processes": report["seconds_compiling"],
             "the longest compilation": report["longest_compilation"],
         }
-        for name, taken in figures.items():
-            commit = row["commit"] or "unknown"
-            add(tables / FEEDBACK, Row(given.label, commit, cores(), f"{card}, {state}", f"{family}: {name}", taken))
+        with locked(tables):
+            keep(tables / ROWS, row)
+            for name, taken in figures.items():
+                what, commit = f"{card}, {state}", row["commit"] or "unknown"
+                add(tables / FEEDBACK, Row(given.label, commit, cores(), what, f"{family}: {name}", round(taken, 1)))
         print(f"{family}: {row['cases']} of {row['planned']} cases, {row['statuses']}, exit code {row['exit_code']}")
         codes.append(report["exit_code"])
     return max(codes)

@@ -44,7 +44,7 @@ class Kernel:
             ``tiles(dtype, dims, blocks, order, arguments)``, with a configuration ("": the kernel's choice) and the
             order of the derivative.
         compiled_for: what decides for what the kernels of a case are compiled: cases for which it returns the same
-            share compilations. The default run on a GPU has few such kinds of cases; None: whatever is drawn.
+            share compilations. A run of N cases on a GPU has about N/5 such kinds; None: whatever is drawn.
         needs_cuda: whether it refuses tensors of the CPU; interpreted, it is given tensors that claim to be on CUDA.
         ieee_dots: whether the interpreter multiplies in IEEE float32 wherever it asks ``tl.dot`` for less, so that the
             error of TF32 hides no smaller one.

@@ -8,6 +8,7 @@ from typing import Any
 
 import campaign
 import campaign_rows
+import feedback
 import gpu_checks
 import pytest
 from gpu_checks import COMMAND, DEFAULT, RESULTS, ROWS
@@ -64,7 +65,24 @@ def test_a_run_is_timed_to_its_first_case(tmp_path: Path, monkeypatch: pytest.Mo
     words = ["--device", "cpu", "--examples", "3", "--property", "forward_matches*", "--workers", "1"]
     found, first, seconds = gpu_checks.checked("sdpa", words, str(tmp_path / "cache"), tmp_path)
     assert found["cases_run"] == 3 and found["exit_code"] == 0 and 0 < first <= seconds
-    assert "float32" in (tmp_path / "sdpa.txt").read_text()
+    assert "float32" in (tmp_path / "default_sdpa.txt").read_text()
+
+
+def test_what_a_run_elsewhere_wrote_becomes_the_committed(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        folder.mkdir()
+    (here / ROWS).write_text("run,note,family,kernels\ndefault_h200,old,sdpa,0123\n", encoding="utf-8")
+    for family in ("sdpa", "lse"):
+        gpu_checks.keep(there / ROWS, gpu_checks.row_of(family, "default_h200", [], report(), 100.0))
+        (there / f"default_{family}.txt").write_text(family)
+    feedback.add(there / "feedback.csv", feedback.Row("after", "abc", 16, "h200, cold", "sdpa: the whole run", 100.0))
+    gpu_checks.merge(there, here)
+    assert [(row["family"], row["note"], row["kernels"]) for row in rows(here / ROWS)] == [
+        ("sdpa", "", content("sdpa")), ("lse", "", content("lse")),
+    ]  # fmt: skip
+    assert (here / "h200/default_lse.txt").read_text() == "lse"
+    assert (here / "feedback.csv").read_text() == (there / "feedback.csv").read_text()
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
