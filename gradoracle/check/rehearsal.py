@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -21,6 +22,7 @@ from gradoracle.oracle.truth import Oracle
 
 _UNREHEARSED = (PropertyKind.FORMULA, PropertyKind.MEMORY, PropertyKind.COMPILATION)
 """Judged in the interpreter alone; large allocations and other devices; no calls."""
+_MEMORY = 1 << 30  # bytes
 _HELD = Finding("", Outcome.HOLDS, "exact")
 
 
@@ -68,10 +70,23 @@ def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, 
     raises is left for when the case is judged.
     """
     evidence = _Rehearsed(case, sample, subject, oracle)
-    for law in laws:
-        if law.kind in _UNREHEARSED:
-            continue
-        evidence.needs = law.needs
-        with suppress(Exception):
-            for _ in law.law(evidence):
-                pass
+    on_gpu = any(tensor.is_cuda for tensor in sample.inputs.values())
+    with _with_little_memory() if on_gpu else nullcontext():
+        for law in laws:
+            if law.kind in _UNREHEARSED:
+                continue
+            evidence.needs = law.needs
+            with suppress(Exception):
+                for _ in law.law(evidence):
+                    pass
+
+
+@contextmanager
+def _with_little_memory() -> Iterator[None]:
+    """Within it this process gets a gibibyte more of its GPU: cases that are judged meanwhile need the rest."""
+    whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + _MEMORY) / whole))
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
