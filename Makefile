@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 FAMILIES := $(patsubst properties/%/definition.py,%,$(wildcard properties/*/definition.py))
 CAMPAIGNS := $(FAMILIES:%=campaign-%)
 
-.PHONY: setup check test test-all lint docs browser actionlint campaign $(CAMPAIGNS) false-alarms calibration scoreboard length speed shared-memory clean
+.PHONY: setup check test test-all lint docs browser actionlint campaign $(CAMPAIGNS) false-alarms calibration scoreboard length speed portable shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -81,6 +81,11 @@ length: setup
 speed: setup
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
 	$(BIN)/python benchmarks/kernels.py --write-page
+
+# The same bits and the same verdicts on stand-ins for other processors: benchmarks/portable.py. ARGS="--digests" for the
+# golden digests alone, ARGS="sdpa --setting 'without numba'" for less.
+portable: setup
+	$(BIN)/python benchmarks/portable.py $(ARGS)
 
 # How much shared memory each shipped compilation uses on each architecture; compiles all of them, without a GPU.
 shared-memory: setup

@@ -121,7 +121,6 @@ def test_a_circle_is_seen():
 
 # modules that use regular expressions, and on what: never on a sentence of gradoracle's own
 READ_BY_PATTERN = {
-    "execution/interpreter/blas.py": "the memory map of a process",
     "gate/fingerprints.py": "addresses in the repr of objects",
     "model/property.py": "a property's docstring, which is its contract",
     "model/wording.py": "numbers in messages, which count together where they differ in nothing else",

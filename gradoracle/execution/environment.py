@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradoracle.oracle.exact import machine_code
 from gradoracle.project.provenance import version
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -85,6 +87,8 @@ def facilities() -> list[Facility]:
         _package("typer", "this command line"),
         _package("rich", "tables and progress"),
         interpreter,
+        Facility("processor", _processor(), "a verdict is the same on each", required=False),
+        Facility("vector units", _vector_units(), "of numpy, PyTorch and compiled code", required=False),
         Facility(
             "CUDA device",
             accelerator(),
@@ -94,7 +98,12 @@ def facilities() -> list[Facility]:
         ),
         _package("python-flint", "the certified reading (balls with a proven radius)", required=False),
         _package("gmpy2", "a faster multiprecision reading", required=False, extra="fast"),
-        _package("numba", "faster float64 recursions", required=False, extra="fast"),
+        _package(
+            "numba",
+            "a faster interpreter, with the same bits",
+            required=False,
+            extra="fast",
+        ),
         _package("libcst", "gradoracle mutate", required=False, extra="mutate"),
         _package("jinja2", "--format html", required=False, extra="report"),
         _package("matplotlib", "the pictures of --format html", required=False, extra="report"),
@@ -116,6 +125,20 @@ def accelerator(used: int = 1) -> str:
     shown = ", ".join(f"{many} x {name}" if many > 1 else name for name, many in names.items())
     more = f" ({used} of {count})" if count > used else ""
     return f"{shown}{more}, CUDA {torch.version.cuda}"
+
+
+def _vector_units() -> str:
+    """What numpy and PyTorch use of the processor, and what numba compiles for."""
+    found = []
+    with contextlib.suppress(ImportError):  # a numpy that names them elsewhere
+        from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+        found.append("numpy " + ([name for name in __cpu_dispatch__ if __cpu_features__[name]] or ["plain"])[-1])
+    with contextlib.suppress(ImportError, AttributeError):
+        import torch
+
+        found.append(f"torch {torch.backends.cpu.get_cpu_capability()}")
+    return ", ".join([*found, f"numba {machine_code.target()}" if machine_code.HAS_NUMBA else "no numba"])
 
 
 def _package(name: str, purpose: str, required: bool = True, extra: str = "") -> Facility:

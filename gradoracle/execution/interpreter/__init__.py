@@ -16,11 +16,13 @@ instructions of sm_90:
   multiply and an add by itself; that is not modelled, nor are approximate instructions (exp2, division: correctly
   rounded or nearly so here), flushing of subnormals, or the sign of the bound that a NaN becomes in a clamp;
 - `tl.dot`: exact products of operands truncated (tf32), split (tf32x3, bf16x3, bf16x6) or as they are (ieee, bfloat16,
-  float16, float64), added up in the accumulator's dtype; see dot.py for what a GPU does and how that was found;
+  float16, float64), added up in the order of FFMA or of tensor cores (dot.py, accumulation.py), with the bits of sm_90;
 - loop variables are int32 or int64 scalars: they have `.to`, wrap and divide toward zero (loops.py);
 - `tl.map_elementwise`: its function runs once for each element, or for as many neighbours as it packs;
-- functions of libdevice: accurate, rounded once to their dtype (libdevice.py);
-- `tl.sum` and scans in 16 bits: every addition rounded.  The order of any sum is not a GPU's.
+- exp, log, sin and functions of libdevice: accurate, rounded once to their dtype (functions.py, libdevice.py);
+- `tl.sum` is a tree of halves, a scan takes one element after the other; each addition is rounded to the dtype.
+
+Every bit of this is the same on every processor (docs/background/interpreter.md; `make portable`).
 
 tests/execution/interpreter/test_faithful.py compares over 100 operations with torch, fractions and, if there is one, a
 GPU: on an H200 (Triton 3.6.0) every result that depends on no order of summation had the same bits, over all
@@ -34,7 +36,7 @@ leaves, in the order of its list.  Other configurations are run by forcing them,
 every_autotuned_configuration_matches_the_oracle does in turn; the property trials_of_an_autotuner_leave_nothing_behind
 runs each once before one is chosen, and sees what trials leave behind.
 
-fp8 and scaled dots are Triton's own.
+Casts to fp8 are Triton's own; it has no scaled dots here.
 
 Programs of a launch run in lockstep, up to 32 at a time: an operation of all of them is one of numpy, with the bits
 that each would have alone (lockstep.py).  If they diverge, or reach an operation that only one can do (atomics, print),

@@ -20,7 +20,6 @@ from gradoracle.execution.interpreter.availability import (
     installed,
     remember,
 )
-from gradoracle.execution.interpreter.blas import use_one_thread
 
 _VARIABLE = "TRITON_INTERPRET"
 _USE = f"use a Triton from {OLDEST_TRITON} to {NEWEST_TRITON}"
@@ -33,7 +32,6 @@ def activate() -> None:
 
     To be called before the modules with kernels are imported: `triton.jit` decides when it decorates.  Triton's own
     device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
-    numpy's matrix products are restricted to one thread.
     Raises RuntimeError, in one sentence, if Triton and numpy cannot interpret together or this Triton lacks a method
     that is corrected.
     """
@@ -49,7 +47,6 @@ def activate() -> None:
     try:
         _install()
         _interpret_device_functions()
-        use_one_thread()
         _probe()
     except RuntimeError as error:
         remember(str(error))

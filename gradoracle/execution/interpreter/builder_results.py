@@ -110,8 +110,8 @@ def _dot(method: Method, does: Intervention) -> Method:
         def narrow() -> Any:
             data = made.data
             if a.dtype.scalar.name == "fp32":
-                left, right = a.data.astype(np.float32), b.data.astype(np.float32)
-                data = float32_dot(left, right, input_precision).astype(np.float64) + d.data
+                left, right, onto = (each.data.astype(np.float32) for each in (a, b, d))
+                data = float32_dot(left, right, onto, input_precision).astype(np.float64)
             return nearest(data, made.dtype.scalar.name)
 
         return TensorHandle(does.value(made.data, narrow), made.dtype)

@@ -2,7 +2,7 @@
 
 Triton's interpreter truncates float32 to bfloat16, casts float64, int and bool to and from the raw bits of a
 bfloat16, and rounds wrongly towards zero.  Here every narrowing rounds once, to nearest even, as PTX `cvt.rn` does
-(sm_90; on sm_80 an integer passes through float32 on its way to bfloat16).  fp8 is as Triton has it.
+(sm_90; on sm_80 an integer passes through float32 on its way to bfloat16).  Casts to fp8 are Triton's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton.language as tl
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from gradoracle.execution.interpreter.rounding import to_bf16, toward_zero
+from gradoracle.execution.interpreter.rounding import from_fp8, to_bf16, toward_zero
 from gradoracle.execution.interpreter.values import (
     BF16,
     Array,
@@ -64,15 +64,15 @@ def saturated(values: Array, target: np.dtype[Any]) -> Array:
 
 
 def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
-    """Casts with fp8 at one end, which are Triton's own, and narrowing casts that round toward zero."""
+    """Casts from fp8, which are exact, to it, which are Triton's own, and narrowing casts that round toward zero."""
     target = dst_type.scalar
+    if src.data.dtype == np.uint8 and target.primitive_bitwidth > 8:
+        return TensorHandle(from_fp8(src.data, src.dtype.name).astype(held_as(target), copy=False), target)
     if is_widened():
         return TensorHandle(src.data, target)
-    if src.dtype.primitive_bitwidth == 8 or target.primitive_bitwidth == 8:
+    if target.primitive_bitwidth == 8:
         if src.dtype.name == BF16:
             src = TensorHandle(src.data, tl.float32)  # the same values; Triton's code expects the dtype's own bits
-        if target.name == BF16:
-            return TensorHandle(_STOCK_FP_TO_FP(self, src, tl.float32, rounding_mode).data, target)
         return _STOCK_FP_TO_FP(self, src, dst_type, rounding_mode)
     if rounding_mode == ir.ROUNDING_MODE.RTZ:
         return TensorHandle(toward_zero(src.data, target.name), target)

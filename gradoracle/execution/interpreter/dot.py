@@ -17,13 +17,14 @@ bit:
   added last.
 - `"ieee"`: `fma.rn.f32`, no rounding of operands.
 
-The order of summation is BLAS's, not the tensor core's, and sums round to nearest where a tensor core truncates: on
-an H200 the three terms of one tf32x3 product differed by up to 1 ulp from the sum here.
+How products are added up, to the bit: accumulation.py. Every product goes onto the accumulator, as in hardware, but
+those of the split precisions, whose sum is added to it at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,12 @@ from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gradoracle.execution.interpreter import launch_hooks
+from gradoracle.execution.interpreter.accumulation import TensorCore, chained, in_blocks
 from gradoracle.execution.interpreter.blocks import FLOATS
 from gradoracle.execution.interpreter.rounding import (
+    FP8_LEAST,
     Float32Array,
+    from_fp8,
     to_bf16,
     to_tf32_nearest_away,
     to_tf32_truncated,
@@ -47,60 +51,80 @@ _PARTS = {
     for name, count in (("BF16x3", 2), ("BF16x6", 3))
     if hasattr(ir.INPUT_PRECISION, name)
 }
+_CORES = {BF16: TensorCore(16), "fp16": TensorCore(16, (-14, -14))}
+_TF32 = TensorCore(8)
+_WARP_GROUP = 64
+"""Rows from which on sm_90 multiplies 8-bit floats by wgmma, which keeps 13 bits of a sum; mma.sync keeps all."""
 INPUT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 """What a kernel may ask for."""
 
 
 def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
-    """a [.. M K] @ b [.. K N] + d [.. M N]; 16-bit operands are multiplied exactly and added up in float32."""
+    """a [.. M K] @ b [.. K N] + d [.. M N]."""
     name = a.dtype.name
-    if name == "fp32" and not is_widened():
-        product = float32_dot(a.data, b.data, input_precision)
-    elif name == "fp64" or name == BF16 or (name in FLOATS and is_widened()):
-        product = np.matmul(a.data, b.data)
-    elif name == "fp16":
-        product = np.matmul(a.data.astype(np.float32), b.data.astype(np.float32))
-    else:
-        return _STOCK_DOT(self, a, b, d, input_precision, max_num_imprecise_acc)
-    accumulator = d.data
-    if accumulator.dtype != np.float16:
-        product += accumulator
-        return TensorHandle(product, d.dtype)
-    return TensorHandle((product + accumulator).astype(np.float16), d.dtype)
+    if name in FLOATS and (name == "fp64" or is_widened()):
+        return TensorHandle(chained(a.data, b.data, d.data), d.dtype)
+    if name == "fp32":
+        return TensorHandle(float32_dot(a.data, b.data, d.data, input_precision), d.dtype)
+    if name in _CORES:
+        core = _CORES[name]
+        if d.data.dtype == np.float16:
+            core = replace(core, kept=10, is_nearest=True, lowest=-14, overflow=65520.0)
+        return TensorHandle(in_blocks(a.data, b.data, d.data, core), d.dtype)
+    if a.dtype.is_fp8() and b.dtype.is_fp8():
+        return TensorHandle(_fp8_dot(a, b, d.data, max_num_imprecise_acc), d.dtype)
+    return _STOCK_DOT(self, a, b, d, input_precision, max_num_imprecise_acc)  # integers: exact in any order
 
 
-def float32_dot(left: Float32Array, right: Float32Array, input_precision: Any) -> Array:
-    """[.. M K] @ [.. K N] in float32, with operands as `input_precision` reads them."""
+def float32_dot(left: Float32Array, right: Float32Array, onto: Float32Array, input_precision: Any) -> Array:
+    """[.. M K] @ [.. K N] + [.. M N] in float32, with operands as `input_precision` reads them."""
     if input_precision == ir.INPUT_PRECISION.IEEE or launch_hooks.ieee_dots:
-        return np.matmul(left, right)
+        return chained(left, right, onto)
     if input_precision == ir.INPUT_PRECISION.TF32:
-        return np.matmul(to_tf32_truncated(left), to_tf32_truncated(right))
+        return in_blocks(to_tf32_truncated(left), to_tf32_truncated(right), onto, _TF32)
     if input_precision in _PARTS:
-        return _bf16_dot(left, right, _PARTS[input_precision])
+        count = _PARTS[input_precision]
+        a, b = _bf16_parts(left, count), _bf16_parts(right, count)
+        pairs = [(1, 0), (0, 1)] if count == 2 else [(1, 1), (2, 0), (0, 2), (1, 0), (0, 1)]
+        return _split_dot([(a[i], b[j]) for i, j in [*pairs, (0, 0)]], onto, _CORES[BF16])
     if input_precision != ir.INPUT_PRECISION.TF32x3:
         raise NotImplementedError(
             f"tl.dot on float32 with input_precision {input_precision} was asked for; the interpreter supports "
             f"{', '.join(INPUT_PRECISIONS)}"
         )
     big_left, big_right = to_tf32_nearest_away(left), to_tf32_nearest_away(right)
-    small_left, small_right = to_tf32_truncated(left - big_left), to_tf32_truncated(right - big_right)
-    corrections = np.matmul(small_left, big_right)
-    corrections += np.matmul(big_left, small_right)
-    corrections[np.isnan(corrections)] = 0
-    corrections += np.matmul(big_left, big_right)
-    return corrections
+    with np.errstate(invalid="ignore"):
+        small_left, small_right = to_tf32_truncated(left - big_left), to_tf32_truncated(right - big_right)
+    return _split_dot([(small_left, big_right), (big_left, small_right), (big_left, big_right)], onto, _TF32)
 
 
-def _bf16_dot(left: Float32Array, right: Float32Array, count: int) -> Array:
-    """The sum of the products of ``count`` bfloat16 parts of each operand, without the smallest ones."""
-    a, b = _bf16_parts(left, count), _bf16_parts(right, count)
-    pairs = [(1, 0), (0, 1)] if count == 2 else [(1, 1), (2, 0), (0, 2), (1, 0), (0, 1)]
-    total = np.zeros((), np.float32)
-    for i, j in pairs:
-        total = total + np.matmul(a[i], b[j])
+def _split_dot(parts: list[tuple[Float32Array, Float32Array]], onto: Float32Array, core: TensorCore) -> Array:
+    """The sum of products of parts, the largest last, where a NaN before the last is 0; added to ``onto``."""
+    total = np.zeros(1, np.float32).reshape(1, 1)
+    for left, right in parts[:-1]:
+        total = in_blocks(left, right, total, core)
     total[np.isnan(total)] = 0
-    total += np.matmul(a[0], b[0])
-    return total
+    return in_blocks(*parts[-1], total, core) + onto
+
+
+def _fp8_dot(a: Handle, b: Handle, onto: Array, most: Any) -> Array:
+    """Of 8-bit floats: sums of ``most`` products at least are added in float32; 0: each instruction's own."""
+    left, right = (from_fp8(h.data, h.dtype.name) if h.data.dtype == np.uint8 else h.data for h in (a, b))
+    if is_widened():
+        return chained(left.astype(np.float64), right.astype(np.float64), onto)
+    core = TensorCore(32, (FP8_LEAST[a.dtype.name], FP8_LEAST[b.dtype.name]))
+    if left.shape[-2] >= _WARP_GROUP:
+        core = replace(core, fraction=13, kept=13)
+    depth = left.shape[-1]
+    if int(most) > depth:
+        return in_blocks(left, right, onto, core)
+    step = -(-max(int(most), 1) // core.block) * core.block
+    total = onto.astype(np.float32)
+    zero = np.zeros((1, 1), np.float32)
+    for start in range(0, depth, step):
+        part = slice(start, start + step)
+        total = total + in_blocks(left[..., part], right[..., part, :], zero, core)
+    return total.astype(onto.dtype)
 
 
 def _bf16_parts(values: Float32Array, count: int) -> list[Float32Array]:

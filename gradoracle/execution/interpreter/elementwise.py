@@ -8,7 +8,6 @@ return the number, and types a comparison by its operands, so that casting one m
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ import triton.language as tl
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from gradoracle.execution.interpreter.rounding import add_to_odd, to_bf16
+from gradoracle.execution.interpreter import functions
+from gradoracle.execution.interpreter.rounding import add_to_odd, fused_multiply_add, to_bf16
 from gradoracle.execution.interpreter.values import BF16, Array, held_as, is_widened
 
 Handle = Any
@@ -56,11 +56,39 @@ def _integer_arithmetic(op: Callable[..., Array]) -> Callable[..., Handle]:
     return create
 
 
-def _float_choice(op: Callable[..., Array]) -> Callable[..., Handle]:
-    def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
-        return TensorHandle(op(lhs.data, rhs.data), lhs.dtype)  # one of its operands: nothing to round
+def _function(name: str) -> Callable[..., Handle]:
+    def create(self: Any, arg: Handle) -> Handle:
+        return _rounded(functions.evaluate(name, arg.data), arg.dtype.scalar)
 
     return create
+
+
+def create_rsqrt(self: Any, arg: Handle) -> Handle:
+    """1 / sqrt, rounded once."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _rounded(1.0 / np.sqrt(arg.data.astype(np.float64)), arg.dtype.scalar)
+
+
+def _rounded(wide: Array, dtype: Any) -> Handle:
+    """float64 results rounded once to a float dtype."""
+    with np.errstate(over="ignore"):
+        return TensorHandle(to_bf16(wide) if dtype.name == BF16 else wide.astype(held_as(dtype), copy=False), dtype)
+
+
+def _float_choice(op: Callable[..., Array]) -> Callable[..., Handle]:
+    def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        return TensorHandle(chosen(op, lhs.data, rhs.data), lhs.dtype)  # one of its operands: nothing to round
+
+    return create
+
+
+def chosen(op: Callable[..., Array], left: Array, right: Array) -> Array:
+    """The larger or smaller of two floats, where -0 is smaller than 0: numpy's choice depends on the processor."""
+    found = op(left, right)
+    if not np.all(found):
+        total = left + right if op in (np.fmax, np.maximum) else -(-left - right)
+        found = np.where((left == 0) & (right == 0), total, found)
+    return found
 
 
 def _comparison(op: Callable[..., Array]) -> Callable[..., Handle]:
@@ -72,9 +100,8 @@ def _comparison(op: Callable[..., Array]) -> Callable[..., Handle]:
 
 def create_clampf(self: Any, arg: Handle, lo: Handle, hi: Handle, propagate_nans: Any) -> Handle:
     """min(max(arg, lo), hi): a NaN survives only if requested."""
-    if propagate_nans == ir.PROPAGATE_NAN.NONE:
-        return TensorHandle(np.fmin(np.fmax(arg.data, lo.data), hi.data), arg.dtype)
-    return TensorHandle(np.minimum(np.maximum(arg.data, lo.data), hi.data), arg.dtype)
+    larger, smaller = (np.fmax, np.fmin) if propagate_nans == ir.PROPAGATE_NAN.NONE else (np.maximum, np.minimum)
+    return TensorHandle(chosen(smaller, chosen(larger, arg.data, lo.data), hi.data), arg.dtype)
 
 
 def create_fabs(self: Any, arg: Handle) -> Handle:
@@ -85,29 +112,11 @@ def create_fabs(self: Any, arg: Handle) -> Handle:
 def create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
     """x * y + z rounded once."""
     name = z.dtype.name
-    if is_widened():
-        return TensorHandle(x.data * y.data + z.data, z.dtype)
-    if name == "fp64":
-        return TensorHandle(_fma_float64(x.data, y.data, z.data), z.dtype)
-    product = x.data.astype(np.float64) * y.data.astype(np.float64)  # exact: at most 48 bits
-    total = add_to_odd(product, z.data.astype(np.float64))
-    return TensorHandle(to_bf16(total) if name == BF16 else total.astype(held_as(z.dtype)), z.dtype)
-
-
-def _fma_exactly(x: float, y: float, z: float) -> float:
-    plain = x * y + z
-    if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
-        return plain
-    exact = Fraction(x) * Fraction(y) + Fraction(z)
-    if exact == 0:
-        return plain  # the sign of zero is that of the plain sum
-    try:
-        return float(exact)
-    except OverflowError:
-        return np.inf if exact > 0 else -np.inf
-
-
-_fma_float64 = np.vectorize(_fma_exactly, otypes=[np.float64])
+    if name in (BF16, "fp16") and not is_widened():
+        product = x.data.astype(np.float64) * y.data.astype(np.float64)  # exact: at most 22 bits
+        total = add_to_odd(product, z.data.astype(np.float64))
+        return TensorHandle(to_bf16(total) if name == BF16 else total.astype(np.float16), z.dtype)
+    return TensorHandle(fused_multiply_add(x.data, y.data, z.data), z.dtype)
 
 
 def get_fp16(self: Any, value: float) -> Handle:
@@ -152,6 +161,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_clampf": create_clampf,
     "create_fabs": create_fabs,
     "create_fma": create_fma,
+    "create_rsqrt": create_rsqrt,
+    **{f"create_{name}": _function(name) for name in ("exp", "exp2", "log", "log2", "sin", "cos", "erf")},
     "get_fp16": get_fp16,
     "get_fp32": get_fp32,
     "create_icmpEQ": _comparison(np.equal),

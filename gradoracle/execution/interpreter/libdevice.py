@@ -2,15 +2,17 @@
 
 Triton's interpreter has no bodies for them, and `triton.language.extra.libdevice` holds stubs that return None. Here
 the stubs are the functions of `triton.language.extra.cuda.libdevice`, with Triton's own dispatch on dtypes, and each
-symbol that they name is computed below. Floats are computed in float64 and rounded once to the result's dtype, so that
-float32 results are those of an accurate library: libdevice's own error of a few ulp, and the larger one of the `fast_`
-functions, is for a contract to declare. Functions named `_rd`, `_ru`, `_rz`, `_rn` round as they say, exactly.
+symbol that they name is computed below. Floats are computed in float64, with the same bits on every processor
+(functions.py), and rounded once to the result's dtype, so that float32 results are those of an accurate library:
+libdevice's own error of a few ulp, and the larger one of the `fast_` functions, is for a contract to declare. Functions
+named `_rd`, `_ru`, `_rz`, `_rn` round as they say, exactly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from triton.language.extra import libdevice as stubs
 from triton.language.extra.cuda import libdevice as library
 from triton.runtime.interpreter import TensorHandle
 
+from gradoracle.execution.interpreter import functions
 from gradoracle.execution.interpreter.elementwise import create_fma
 from gradoracle.execution.interpreter.libdevice_bits import BITS, converted, directed, rounding_operation
 from gradoracle.execution.interpreter.values import Array, held_as
@@ -48,22 +51,8 @@ def _round(x: Array) -> Array:
     return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0)
 
 
-def _sinpi(x: Array) -> Array:
-    whole = np.rint(x)
-    return np.sin(np.pi * (x - whole)) * np.where(np.fmod(whole, 2.0) == 0.0, 1.0, -1.0)
-
-
-def _cospi(x: Array) -> Array:
-    whole = np.rint(x)
-    part = np.abs(x - whole)
-    found = np.where(part <= 0.25, np.cos(np.pi * part), np.sin(np.pi * (0.5 - part)))
-    return found * np.where(np.fmod(whole, 2.0) == 0.0, 1.0, -1.0)
-
-
-def _erfcinv(x: Array) -> Array:
-    near = _by_torch(torch.special.erfinv)(1.0 - x)
-    far = -_by_torch(torch.special.ndtri)(np.minimum(x, 1.0) / 2.0) / math.sqrt(2.0)
-    return np.where(x < 0.5, far, near)
+def _undefined(x: Array) -> Array:
+    return np.full_like(x, np.nan)
 
 
 def _bessel(name: str) -> Function:
@@ -126,27 +115,50 @@ def _norm(*given: Array) -> Array:
     return np.abs(found)
 
 
-_FLOAT: dict[str, Function] = {
+def _in_balls(name: str, special: Function) -> Function:
+    """Correctly rounded where balls are finite, and else what ``special`` gives."""
+
+    def compute(*given: Array) -> Array:
+        with np.errstate(all="ignore"):
+            found = special(*given)
+        arrays = np.broadcast_arrays(*[np.asarray(each, np.float64) for each in given])
+        return functions.correctly_rounded(name, np.broadcast_to(found, arrays[0].shape), *arrays)
+
+    return compute
+
+
+# Where no ball is finite, at poles and of infinities and NaN, the functions of numpy and PyTorch say what is.
+_WHERE_NO_BALL: dict[str, Function] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
-    "atan2": np.arctan2, "atanh": np.arctanh, "cbrt": np.cbrt, "ceil": np.ceil, "copysign": np.copysign, "cos": np.cos,
-    "cosh": np.cosh, "cospi": _cospi, "cyl_bessel_i0": _by_torch(torch.special.i0),
-    "cyl_bessel_i1": _by_torch(torch.special.i1), "erf": _by_torch(torch.special.erf),
-    "erfc": _by_torch(torch.special.erfc), "erfcinv": _erfcinv, "erfcx": _by_torch(torch.special.erfcx),
-    "erfinv": _by_torch(torch.special.erfinv), "exp": np.exp, "exp10": lambda x: np.power(10.0, x), "exp2": np.exp2,
-    "expm1": np.expm1, "fabs": np.abs, "fdim": lambda x, y: np.where(x <= y, 0.0, x - y), "fdivide": np.divide,
-    "floor": np.floor, "fmod": np.fmod, "hypot": np.hypot, "j0": _of_order(0, "besselj"),
-    "j1": _of_order(1, "besselj"), "jn": _bessel("besselj"), "ldexp": np.ldexp, "lgamma": _by_torch(torch.lgamma),
-    "log": np.log, "log10": np.log10, "log1p": np.log1p, "log2": np.log2, "logb": _logb, "nearbyint": np.rint,
+    "atan2": np.arctan2, "atanh": np.arctanh, "cbrt": np.cbrt, "cosh": np.cosh, "cospi": _undefined,
+    "cyl_bessel_i0": _by_torch(torch.special.i0), "cyl_bessel_i1": _by_torch(torch.special.i1),
+    "erfc": _by_torch(torch.special.erfc), "erfcinv": lambda x: _by_torch(torch.special.erfinv)(1.0 - x),
+    "erfcx": _by_torch(torch.special.erfcx), "erfinv": _by_torch(torch.special.erfinv),
+    "exp10": lambda x: np.power(10.0, x), "hypot": np.hypot, "lgamma": _by_torch(torch.lgamma), "log10": np.log10,
     "norm3d": _norm, "norm4d": _norm, "normcdf": _by_torch(torch.special.ndtr),
-    "normcdfinv": _by_torch(torch.special.ndtri), "pow": np.power, "powi": np.power,
-    "rcbrt": lambda x: 1.0 / np.cbrt(x), "remainder": _by_element(_remainder),
-    "rhypot": lambda x, y: 1.0 / np.hypot(x, y), "rint": np.rint, "rnorm3d": lambda *x: 1.0 / _norm(*x),
-    "rnorm4d": lambda *x: 1.0 / _norm(*x), "round": _round, "rsqrt": lambda x: 1.0 / np.sqrt(x), "saturate": _saturate,
-    "scalbn": np.ldexp, "sin": np.sin, "sinh": np.sinh, "sinpi": _sinpi, "sqrt": np.sqrt, "tan": np.tan,
-    "tanh": np.tanh, "tgamma": _by_element(_tgamma), "trunc": np.trunc, "y0": _of_order(0, "bessely"),
-    "y1": _of_order(1, "bessely"), "yn": _bessel("bessely"),
+    "normcdfinv": _by_torch(torch.special.ndtri), "pow": np.power, "rcbrt": lambda x: 1.0 / np.cbrt(x),
+    "rhypot": lambda *x: 1.0 / _norm(*x), "rnorm3d": lambda *x: 1.0 / _norm(*x), "rnorm4d": lambda *x: 1.0 / _norm(*x),
+    "sinh": np.sinh, "sinpi": _undefined, "tan": _undefined, "tgamma": _by_element(_tgamma),
 }  # fmt: skip
-_FAST: dict[str, Function] = {"pow": lambda x, y: np.exp2(y * np.log2(x))}  # as CUDA's __powf: NaN for negative x
+_FLOAT: dict[str, Function] = {
+    "ceil": np.ceil, "copysign": np.copysign, "fabs": np.abs, "fdim": lambda x, y: np.where(x <= y, 0.0, x - y),
+    "fdivide": np.divide, "floor": np.floor, "fmod": np.fmod, "j0": _of_order(0, "besselj"),
+    "j1": _of_order(1, "besselj"), "jn": _bessel("besselj"), "ldexp": np.ldexp, "logb": _logb, "nearbyint": np.rint,
+    "remainder": _by_element(_remainder), "rint": np.rint, "round": _round, "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "saturate": _saturate, "scalbn": np.ldexp, "sqrt": np.sqrt, "trunc": np.trunc, "y0": _of_order(0, "bessely"),
+    "y1": _of_order(1, "bessely"), "yn": _bessel("bessely"),
+    **{name: partial(functions.evaluate, name) for name in functions.FUNCTIONS},
+    **{name: _in_balls(name, special) for name, special in _WHERE_NO_BALL.items()},
+    "powi": _in_balls("pow", np.power),
+}  # fmt: skip
+
+
+def _fast_pow(x: Array, y: Array) -> Array:
+    """As CUDA's __powf: NaN for negative x."""
+    return functions.evaluate("exp2", y * functions.evaluate("log2", x))
+
+
+_FAST: dict[str, Function] = {"pow": _fast_pow}
 _SUFFIXES = ("", "f", "d")  # of a symbol, by precision
 
 

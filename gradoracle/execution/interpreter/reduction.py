@@ -1,6 +1,8 @@
-"""Reductions and scans: a 16-bit sum rounds every addition, as `tl.sum` compiled for a GPU does.
+"""Reductions and scans, in an order of their own, with every addition rounded to the dtype.
 
-Triton's interpreter adds up the raw integers of bfloat16, and adds float16 in float32 with one rounding at the end.
+A sum is a tree of halves: the second half of the elements is added to the first until one is left, as the shuffles of a
+warp do. A GPU's order within a thread and between warps depends on the layout that its compiler chooses, so no order is
+every GPU's. A scan adds one element after the other. numpy's own order depends on the processor and on the axis.
 """
 
 from __future__ import annotations
@@ -21,19 +23,18 @@ from gradoracle.execution.interpreter.values import BF16, held_as
 Scan = Callable[..., Any]
 Rounded = Callable[[Any], Any]
 _FEW_INSIDE, _MANY_OUTSIDE = 16, 64
-_STOCK_MIN_MAX = ReduceOps.min_max
 _STOCK_REDUCE = ReduceOps.apply_impl
 _STOCK_SCAN = ScanOps.apply_impl
 
 
 def sum_reduce(self: Any, input: Any) -> Any:
-    """Sum along `self.axis`; 16-bit dtypes as a tree of halves, whose order a GPU chooses by layout."""
+    """Sum along `self.axis`."""
     data, name = input.handle.data, input.dtype.name
+    if data.dtype.kind != "f":
+        return self.to_tensor(_reduced(np.add, data, self.axis, self.keep_dims), input.dtype)
 
     def found(data: Any, rounded: Rounded) -> Any:
-        if name in (BF16, "fp16"):
-            return _tree(data, self.axis, self.keep_dims, rounded)
-        return _reduced(np.add, data, self.axis, self.keep_dims)
+        return _tree(data, self.axis, self.keep_dims, rounded)
 
     total = found(data, to_bf16 if name == BF16 else lambda values: values)
     if intervention.current is not None and data.dtype == np.float64:
@@ -52,8 +53,7 @@ def _tree(data: Any, along: int | None, keep_dims: bool, rounded: Rounded) -> An
     data = np.moveaxis(data, axis, 0)
     while len(data) > 1:
         half = len(data) // 2
-        total = data[:half] + data[half : 2 * half]
-        total = rounded(total)
+        total = rounded(data[:half] + data[half : 2 * half])
         data = np.concatenate([total, data[2 * half :]]) if len(data) % 2 else total
     result = data[0]
     if keep_dims:
@@ -62,16 +62,35 @@ def _tree(data: Any, along: int | None, keep_dims: bool, rounded: Rounded) -> An
 
 
 def min_max(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
-    """Triton's, with fmax and fmin in place of nanmax and nanmin: no copy and no warning."""
-    fast = {np.nanmax: np.fmax, np.nanmin: np.fmin}.get(val_reduce_op)
-    if fast is None or idx_reduce_op is not None:
-        return _STOCK_MIN_MAX(self, input, val_reduce_op, idx_reduce_op)
+    """The largest or smallest element, with the number where one of two is NaN; with an index, the first such element.
+
+    Triton's copies the operand and warns of NaN.
+    """
     input = input[0] if isinstance(input, tuple) else input
-    return self.to_tensor(_reduced(fast, input.handle.data, self.axis, self.keep_dims), input.dtype)
+    data, axis = input.handle.data, self.axis
+    if idx_reduce_op is None:
+        fast = {np.nanmax: np.fmax, np.nanmin: np.fmin}[val_reduce_op]
+        return self.to_tensor(_extreme(fast, data, axis, self.keep_dims), input.dtype)
+    index = idx_reduce_op(data, axis=axis, keepdims=True)
+    value = data.reshape(-1)[index].reshape(index.shape) if axis is None else np.take_along_axis(data, index, axis)
+    if not self.keep_dims:
+        value, index = (each.reshape(-1)[0] if axis is None else each.squeeze(axis) for each in (value, index))
+    return self.to_tensor(value, input.dtype), self.to_tensor(index, tl.int32)
+
+
+def _extreme(op: np.ufunc, data: Any, axis: int | None, keep_dims: bool) -> Any:
+    """``op.reduce`` of fmax or fmin, where -0 is smaller than 0: numpy's choice depends on the processor."""
+    found = _reduced(op, data, axis, keep_dims)
+    if data.dtype.kind == "f" and not np.all(found):
+        sought = (data == 0) & (np.signbit(data) == (op is np.fmin))
+        there = sought.any(axis=axis, keepdims=keep_dims)
+        zero, other = (0.0, -0.0) if op is np.fmax else (-0.0, 0.0)
+        found = np.where(found == 0, np.where(there, zero, other), found).astype(data.dtype)
+    return found
 
 
 def _reduced(op: np.ufunc, data: Any, axis: int | None, keep_dims: bool) -> Any:
-    """``op.reduce``, in the same order; slice by slice if numpy would take many steps of few elements each."""
+    """``op.reduce``; slice by slice if numpy would take many steps of few elements each."""
     if axis is not None and 0 < axis < data.ndim - 1:
         shape = data.shape
         if math.prod(shape[axis + 1 :]) <= _FEW_INSIDE and math.prod(shape[:axis]) >= _MANY_OUTSIDE > shape[axis] > 1:

@@ -6,6 +6,9 @@ bits of the significand zero, so holding is exact and every subnormal, infinity 
 
 from __future__ import annotations
 
+import functools
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -62,6 +65,41 @@ def _nearest_bf16(values: Array) -> Float32Array:
     return rounded.view(np.float32)
 
 
+_FP8 = {  # bits of the exponent, its bias, and the patterns (without sign) that are infinite; NaN lies above them
+    "fp8e5": (5, 15, 0x7C),
+    "fp8e4nv": (4, 7, None),
+    "fp8e5b16": (5, 16, None),
+    "fp8e4b8": (4, 8, None),
+    "fp8e4b15": (4, 15, None),
+}
+
+
+@functools.cache
+def _fp8_values(name: str) -> Float32Array:
+    exponent_bits, bias, infinite = _FP8[name]
+    patterns = np.arange(256)
+    size, fraction_bits = patterns & 0x7F, 7 - exponent_bits
+    exponent, fraction = size >> fraction_bits, size & ((1 << fraction_bits) - 1)
+    values = np.ldexp(fraction + (exponent > 0) * (1 << fraction_bits), np.maximum(exponent, 1) - bias - fraction_bits)
+    values = np.where(patterns >= 0x80, -values, values)
+    if infinite is not None:
+        values = np.where(size > infinite, np.nan, np.where(size == infinite, np.copysign(np.inf, values), values))
+    elif name == "fp8e4nv":
+        values = np.where(size == 0x7F, np.nan, values)
+    elif name != "fp8e4b15":
+        values = np.where(patterns == 0x80, np.nan, values)
+    return values.astype(np.float32)
+
+
+def from_fp8(bits: Array, name: str) -> Float32Array:
+    """The values of 8-bit patterns in a format that Triton names; its own interpreter gets subnormals and NaN wrong."""
+    return _fp8_values(name)[bits]
+
+
+FP8_LEAST = {name: 1 - bias for name, (_, bias, _) in _FP8.items()}
+"""The exponent of the smallest normal number of each 8-bit format."""
+
+
 def toward_zero(values: Array, fmt: str) -> Array:
     """Round toward zero to `fmt`, one of bf16 (held as float32), fp16, fp32; `values` is float32 or float64."""
     return values if is_widened() else cut(values, fmt)
@@ -96,13 +134,95 @@ def add_to_odd(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) ->
     An inexact sum whose last bit is even moves one step towards the exact sum (Boldo and Melquiond, "Emulation of
     FMA and correctly rounded sums", IEEE Trans. Computers 57(4), 2008); the error comes from Knuth's two-sum.
     """
-    total = np.asarray(left + right)
-    virtual = total - left
-    error = (left - (total - virtual)) + (right - virtual)
+    total, error = _two_sum(left, right)
+    total = np.asarray(total)
     even = (total.view(np.int64) & 1) == 0
     inexact = np.isfinite(total) & (error != 0)
     step = np.where((error > 0) == (total > 0), 1, -1)
     return np.where(inexact & even, (total.view(np.int64) + step).view(np.float64), total)
+
+
+def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
+    """x * y + z rounded once, of broadcast arrays of one dtype, float32 or float64.
+
+    Compiled code that calls it has the processor's own instruction (``machine_code.compile_to_fma``).
+    """
+    if z.dtype == np.float32:
+        return _fma_float32(x, y, z)
+    if splits(x, y, z):
+        return fma_of_parts(x, split(x), y, split(y), z)
+    x, y, z = np.broadcast_arrays(x, y, z)
+    return np.array([_fma_exactly(*each) for each in zip(x.flat, y.flat, z.flat, strict=True)]).reshape(x.shape)
+
+
+_LARGE, _SMALL = 2.0**480, 2.0**-450
+_SPLITTER = 2.0**27 + 1.0
+
+
+def splits(x: Array, y: Array, z: Array) -> bool:
+    """Whether float64 factors can be split: no part overflows, and the error of no product lies below all numbers."""
+    sizes = [np.abs(each) for each in (x, y)]
+    return all(each.max(initial=0.0) < _LARGE for each in (*sizes, np.abs(z))) and all(
+        not ((each < _SMALL) & (each != 0)).any() for each in sizes
+    )
+
+
+def split(x: Array) -> tuple[Array, Array]:
+    """Two halves of the bits of float64 numbers (Veltkamp)."""
+    scaled = x * _SPLITTER
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def fma_of_parts(x: Array, x_parts: tuple[Array, Array], y: Array, y_parts: tuple[Array, Array], z: Array) -> Array:
+    """x * y + z in float64, of the factors' parts, by error-free transformations (sources: ``add_to_odd``)."""
+    (x_high, x_low), (y_high, y_low) = x_parts, y_parts
+    product = x * y
+    product_low = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    low, low_error = _two_sum(z, product_low)
+    high, high_error = _two_sum(product, low)
+    rest = low_error + high_error
+    found = np.asarray(high + rest)
+    lost = (high - found) + rest
+    # Rounded twice is rounded once, unless the second rounding met the middle between two numbers.
+    risky = (lost != 0) & ((found + 2.0 * lost) - found == 2.0 * lost)
+    if risky.any():
+        found[risky] = high[risky] + add_to_odd(low_error[risky], high_error[risky])
+    return found
+
+
+def _fma_float32(x: Array, y: Array, z: Array) -> Array:
+    product = x.astype(np.float64) * y.astype(np.float64)  # exact: at most 48 bits
+    total = np.asarray(product + z)
+    with np.errstate(over="ignore"):
+        found = np.asarray(total.astype(np.float32))
+    # Twice rounded is once rounded, unless the first rounding ends half way between two float32.
+    risky = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
+    risky |= np.abs(total) < 2.0**-125
+    if risky.any():
+        onto = np.broadcast_to(z, total.shape)[risky].astype(np.float64)
+        found[risky] = add_to_odd(np.broadcast_to(product, total.shape)[risky], onto).astype(np.float32)
+    return found
+
+
+def _two_sum(left: Array, right: Array) -> tuple[Array, Array]:
+    """left + right, and what rounding took from it (Knuth)."""
+    total = left + right
+    virtual = total - left
+    return total, (left - (total - virtual)) + (right - virtual)
+
+
+def _fma_exactly(x: float, y: float, z: float) -> float:
+    plain = float(x) * float(y) + float(z)
+    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
+        return plain
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    if exact == 0:
+        return plain  # the sign of zero is that of the plain sum
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 def _to_float32_odd(values: Array) -> Float32Array:

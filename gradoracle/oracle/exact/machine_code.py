@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOCATOR = f"{__name__}.ByContent"
 _OTHERS = "UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"  # numba's own, where there is no cache
 
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
+HAS_NUMBA = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+"""Whether numba compiles: it is installed, and not switched off by its own variable ``NUMBA_DISABLE_JIT``."""
+
+
+def target() -> str:
+    """The processor that functions are compiled for, in LLVM's words; empty without numba."""
+    if not HAS_NUMBA:
+        return ""
+    from llvmlite import binding
+
+    return os.environ.get("NUMBA_CPU_NAME") or str(binding.get_host_cpu_name())
 
 
 def jitted(function: _Function) -> _Function:
@@ -27,9 +38,54 @@ def jitted(function: _Function) -> _Function:
         return function
     import numba
 
-    numba.config.CACHE_LOCATOR_CLASSES = f"{_LOCATOR},{_OTHERS}"  # type: ignore[attr-defined]
+    _use_cache()
     compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return compiled  # type: ignore[no-any-return]
+
+
+def vectorized(function: Callable[..., Any], called: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
+    """A function of a float64 for each element of an array, compiled and cached; without numba as it is.
+
+    Args:
+        function: written for numbers and for arrays.
+        called: the functions that it and they call. `choose(condition, yes, no)` among them may be written for arrays.
+    """
+    if not HAS_NUMBA:
+        return function
+    import numba
+    from numba.extending import overload, register_jitable
+
+    _use_cache()
+    for each in called:
+        if each.__name__ == "choose":
+            overload(each)(lambda condition, yes, no: lambda condition, yes, no: yes if condition else no)
+        else:
+            register_jitable(each)
+    return numba.vectorize(["float64(float64)"], cache=True)(function)
+
+
+def compile_to_fma(function: Callable[..., Any]) -> None:
+    """Let ``function(x, y, z)`` of floats of one dtype be x * y + z rounded once wherever compiled code calls it.
+
+    A processor without such an instruction calls the C library's, with the same bits.
+    """
+    import numba
+    from numba.extending import intrinsic, overload
+
+    @intrinsic  # type: ignore[misc]
+    def fma(typing: Any, x: Any, y: Any, z: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.fma(*arguments)
+
+        return (x(x, y, z), code) if isinstance(x, numba.types.Float) and x == y == z else None
+
+    overload(function)(lambda x, y, z: lambda x, y, z: fma(x, y, z))  # type: ignore[call-arg]
+
+
+def _use_cache() -> None:
+    import numba
+
+    numba.config.CACHE_LOCATOR_CLASSES = f"{_LOCATOR},{_OTHERS}"  # type: ignore[attr-defined]
 
 
 def __getattr__(name: str) -> Any:

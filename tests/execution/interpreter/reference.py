@@ -45,6 +45,43 @@ def _floor_log2(size: Fraction) -> int:
     return guess if Fraction(2) ** guess <= size else guess - 1
 
 
+def exponent(value: Fraction, smallest: int) -> int:
+    """floor(log2 |value|), at least that of the smallest normal number."""
+    return max(_floor_log2(abs(value)), smallest)
+
+
+def tensor_core(
+    left: list[float], right: list[float], onto: float, *, block: int, least: tuple[int, int] = (-126, -126),
+    fraction: int = 25, into: torch.dtype = torch.float32,
+) -> float:  # fmt: skip
+    """The dot of two rows of finite numbers, added to ``onto``, as a tensor core of sm_90 adds it up.
+
+    The terms of a block are cut to multiples of 2^(e - fraction), where e is the largest exponent among them: that of
+    a product is the sum of those of its operands.
+    """
+    total = Fraction(onto)
+    for start in range(0, len(left), block):
+        places = slice(start, start + block)
+        pairs = [(Fraction(a), Fraction(b)) for a, b in zip(left[places], right[places], strict=True)]
+        exponents = [exponent(a, least[0]) + exponent(b, least[1]) for a, b in pairs if a * b]
+        lowest = FORMATS[into][1]
+        unit = Fraction(2) ** (max([exponent(total, lowest) if total else lowest, *exponents]) - fraction)
+        exact = sum(math.trunc(term / unit) for term in [total, *(a * b for a, b in pairs)]) * unit
+        rounded = nearest(exact, into) if into == torch.float16 else toward_zero(exact, into)
+        if math.isinf(rounded) or abs(exact) >= 2**128:
+            return math.copysign(math.inf, exact)
+        total = Fraction(rounded)
+    return float(total)
+
+
+def chain(left: list[float], right: list[float], onto: float, dtype: torch.dtype) -> float:
+    """The dot of two rows, added to ``onto``: one fused multiply-add after the other."""
+    total = onto
+    for a, b in zip(left, right, strict=True):
+        total = nearest(Fraction(a) * Fraction(b) + Fraction(total), dtype)
+    return total
+
+
 def convert(x: torch.Tensor, dtype: torch.dtype, rounding=nearest) -> torch.Tensor:
     """Every element of `x`, float or integer, converted exactly once."""
     out = [v if isinstance(v, float) and not math.isfinite(v) else rounding(Fraction(v), dtype) for v in x.tolist()]

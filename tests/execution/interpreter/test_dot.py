@@ -72,9 +72,11 @@ def test_tf32x3_adds_three_products_of_parts(seed):
     big_x, big_y = reference.tf32_nearest_away(x), reference.tf32_nearest_away(y)
     small_x = reference.tf32_truncated((x.double() - big_x).to(float32))
     small_y = reference.tf32_truncated((y.double() - big_y).to(float32))
-    expected = (torch.outer(small_x, big_y).float() + torch.outer(big_x, small_y).float()) + torch.outer(
-        big_x, big_y
-    ).float()
+    expected = torch.zeros(32, 32)
+    for i in range(32):
+        for j in range(32):
+            for a, b in ((small_x[i], big_y[j]), (big_x[i], small_y[j]), (big_x[i], big_y[j])):
+                expected[i, j] = reference.tensor_core([float(a)], [float(b)], float(expected[i, j]), block=8)
     assert torch.equal(dot(*one_term(x, y), "tf32x3"), expected)
 
 
