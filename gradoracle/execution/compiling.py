@@ -54,7 +54,7 @@ class Compiling:
 
     @contextmanager
     def compilation(self, kernel: str, claim: str = "") -> Iterator[None]:
-        """While Triton compiles, or another process what is wanted here, the call's time limit does not apply.
+        """While Triton compiles here, or the same in another process, the call's time limit does not apply.
 
         The time of another process is not counted.
         """
