@@ -30,6 +30,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import campaign
+import campaign_rows
 from feedback import Row, add
 from kernel_speed.content import content
 
@@ -148,6 +150,9 @@ def merge(given: Path, into: Path) -> None:
         for each in csv.DictReader(opened):
             own = Row(**{**each, "cores": int(each["cores"]), "seconds": float(each["seconds"])})  # type: ignore[arg-type]
             add(into / FEEDBACK, own)
+    if (given / campaign_rows.NAME).is_file():
+        for found in campaign_rows.read(given / campaign_rows.NAME, [line.name for line in campaign.LINES]):
+            campaign_rows.record(into / campaign_rows.NAME, found)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -131,13 +131,13 @@ def claimed(name: str) -> Iterator[None]:
 @functools.lru_cache(maxsize=1)  # closing the file would give up every claim of this process
 def _claims() -> int | None:
     """The file whose bytes are locked, in Triton's cache; None where it cannot be made."""
-    from triton import knobs
-
-    folder = knobs.cache.dir
     try:
+        from triton import knobs
+
+        folder = knobs.cache.dir
         os.makedirs(folder, exist_ok=True)
         return os.open(os.path.join(folder, _CLAIMS), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError:
+    except (ImportError, OSError):
         return None
 
 
