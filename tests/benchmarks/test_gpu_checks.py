@@ -106,3 +106,9 @@ def test_campaigns_on_a_gpu_are_of_the_committed_kernels(family: str) -> None:
 
 def campaigns() -> list[campaign_rows.Row]:
     return campaign_rows.read(RESULTS / campaign_rows.NAME, [line.name for line in campaign.LINES])
+
+
+def test_a_campaign_may_have_fewer_widths_of_tiles_to_compile() -> None:
+    plan = campaign.Plan("cuda", 10, dims=("D=16", "Dv=1:16"))
+    shown = " ".join(campaign.words(campaign.chosen(["sdpa_shipped"])[0], plan))
+    assert shown.startswith("check sdpa --device cuda --examples 10") and shown.endswith("--dim D=16 --dim Dv=1:16")
