@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import campaign_rows  # noqa: E402
 import false_alarms  # noqa: E402
+from kernel_speed.content import content  # noqa: E402
 
 ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs" / "background" / "false_alarms.md"
 RECORDS = ROOT / ".gradoracle" / "campaign"
@@ -81,6 +82,7 @@ class Plan:
     Attributes:
         cases: of each line; widened, how many the property is judged on, about.
         widened: whether the property of the widened kernel judges, and nothing else.
+        dims: restrictions of sizes, so that a run on a GPU compiles less.
     """
 
     device: str = "cpu"
@@ -90,6 +92,7 @@ class Plan:
     workers: int | None = None
     seed: int = 0
     widened: bool = False
+    dims: tuple[str, ...] = ()
 
     def cases_of(self, line: Line) -> int:
         """The number of cases of a line."""
@@ -113,6 +116,7 @@ def words(line: Line, plan: Plan) -> list[str]:
     found += ["--device", plan.device, *line.words]
     drawn, laws = (_DRAWN, WIDENED) if plan.widened else (1, LAWS)
     found += ["--examples", str(plan.cases_of(line) * drawn), "--property", laws]
+    found += [word for dim in plan.dims for word in ("--dim", dim)]
     found += ["--shard", "{}/{}".format(*plan.shard)] if plan.shard != (1, 1) else []
     found += ["--seconds", f"{plan.seconds:g}"] if plan.seconds is not None else []
     found += ["--workers", str(plan.workers)] if plan.workers is not None else []
@@ -141,6 +145,8 @@ def run(line: Line, plan: Plan, folder: Path, rows: Path) -> int:
         print(f"{line.name}: {how} after {seconds:.0f} s and left no result", flush=True)
         return code if code in (2, 3) else 3
     document: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+    if line.target == line.family:
+        document["reports"][0]["environment"]["kernels"] = content(line.family)
     document["campaign"] = {
         "line": line.name,
         "command": f"gradoracle {shlex.join(own)}",
@@ -182,6 +188,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="S", help="stop each line after a whole case")
     parser.add_argument("--workers", default="auto", metavar="N|auto", help="processes of each line")
     parser.add_argument("--seed", default=0, type=int, metavar="N", help="of the stream of cases")
+    parser.add_argument("--dim", action="append", default=[], metavar="D=16,64", help="as of check; repeatable")
     parser.add_argument("--widened", action="store_true", help="judge the widened kernel, and nothing else; on the CPU")
     parser.add_argument("--output", metavar="PATH", help="folder of rows and records; of --table, the file it writes")
     parser.add_argument("--table", nargs="*", metavar="FILE", help="only add up rows, by default all that are kept")
@@ -209,6 +216,7 @@ def main(arguments: Sequence[str]) -> int:
         values.workers(given.workers),
         values.at_least("--seed", given.seed, 0),
         given.widened,
+        tuple(given.dim),
     )
     if plan.widened and plan.device != "cpu":
         raise UsageError("--widened runs in Triton's interpreter; expected --device cpu")

@@ -17,7 +17,7 @@ from gradoracle.model.errors import UsageError, why
 NAME = "campaigns.csv"
 DEVICES = ("cpu", "cuda")
 ALARMS = ("violated", "crashed")
-_MADE_BY = ("gradoracle", "python", "commit", "torch", "triton", "cpu", "gpu")
+_MADE_BY = ("gradoracle", "python", "commit", "torch", "triton", "cpu", "gpu", "kernels")
 _COUNTS = ("planned", "run", "judged", "alarming")
 _FACTS = ("line", "device", "shard", "superseded", "widened", "target", "family", "seed", "cases")
 _FLAGS = ("superseded", "widened")
@@ -63,7 +63,7 @@ class Row:
         widened: whether its cases were judged by the property of the widened kernel alone.
         cases: of the whole line; None where it was not recorded.
         counted: numbers of cases judged and of cases with an alarm; None in runs that did not count them.
-        environment: versions and hardware.
+        environment: versions, hardware, and for shipped kernels their hash (``kernel_speed.content``) as ``kernels``.
         contracts: by dtype, as json.
     """
 

@@ -9,7 +9,8 @@ environment or, with `--python`, an interpreter in which that gradoracle is inst
 - gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py with nothing kept (cold), with compiled
   code and the base's snapshot kept (warm), and warm with --fail-fast; and on an unchanged tree.
 
-`python benchmarks/feedback.py` alone prints FILE as a table: the median of each figure, by label.
+`python benchmarks/feedback.py` alone prints FILE as a table: the median of each figure, by label. Rows of default
+checks on a GPU are made by `python benchmarks/gpu_checks.py` there.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
@@ -17,6 +17,8 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 
 _ROUNDS = 8  # of drawing towards goals that are still missed
+_OF_A_KIND = 5  # cases that share their compilations, where these are to be few
+_WIDER = 3  # the pool that they are chosen from
 
 
 class Hashed:
@@ -39,6 +41,7 @@ def stream(
     dims: Mapping[str, Sizes] | None = None,
     examples: int,
     seed: int = 0,
+    few_compilations: bool = False,
 ) -> list[Case]:
     """The cases of one run, in order.
 
@@ -53,6 +56,7 @@ def stream(
         dims: narrower sizes by dim.
         examples: the number of cases.
         seed: another seed gives other cases.
+        few_compilations: choose cases of fewer kinds (``Kernel.compiled_for``), besides those that meet the goals.
 
     Raises:
         ValueError: no case is allowed, or ``examples`` distinct ones cannot be found.
@@ -61,9 +65,11 @@ def stream(
         raise ValueError(f"{examples} cases were asked for; expected at least 1")
     within = case_space(family, kernel, dtypes=dtypes, dims=dims)
     expected = Counter(wanted_situations(family, kernel, within.dtypes, examples, dims))
-    pool, extra = _pool(within, expected, examples, seed)
+    kind = kernel.compiled_for if few_compilations else None
+    pool, extra = _pool(within, expected, examples if kind is None else _WIDER * examples, seed)
     first = _covering({**pool, **extra}, expected, examples)
-    chosen = first + _remaining(pool, set(first), _shares(within.dtypes, first, examples))
+    left = list(pool) if kind is None else _of_few_kinds(pool, first, kind, len(within.dtypes), examples)
+    chosen = first + _remaining(left, set(first), _shares(within.dtypes, first, examples))
     if len(chosen) < examples:
         raise ValueError(f"{examples} distinct cases of {kernel.name} were asked for; only {len(chosen)} can be found")
     return _in_turns(chosen, within.dtypes)
@@ -151,6 +157,22 @@ def _remaining(pool: Iterable[Case], taken: set[Case], shares: dict[str, int]) -
             shares[case.dtype] -= 1
             chosen.append(case)
     return chosen
+
+
+def _of_few_kinds(
+    pool: Sequence[Case] | Found, first: Sequence[Case], kind: Callable[[Case], Hashable], dtypes: int, examples: int
+) -> list[Case]:
+    """The pool with what is of one of a few kinds in front: those of the first cases, and as many of each dtype."""
+    kinds = {dtype: {kind(case) for case in first if case.dtype == dtype} for dtype in {case.dtype for case in pool}}
+    most = -(-examples // (_OF_A_KIND * dtypes))
+    known: list[Case] = []
+    others: list[Case] = []
+    for case in pool:
+        own = kinds[case.dtype]
+        if len(own) < most:
+            own.add(kind(case))
+        (known if kind(case) in own else others).append(case)
+    return known + others
 
 
 def _in_turns(cases: Iterable[Case], dtypes: Sequence[str]) -> list[Case]:

@@ -13,14 +13,16 @@ from typing import Any
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.judge_case import ENTRY
 from gradoracle.check.plan import Plan, Subjects
+from gradoracle.check.schedule import Schedule
 from gradoracle.execution import device, environment
+from gradoracle.execution.compiling import COMPILING
 from gradoracle.execution.dask_pool import DaskPool
 from gradoracle.execution.dask_worker import Order
 from gradoracle.execution.executor import Executor, Lost, Result, StartupError
 from gradoracle.execution.in_process import InProcess
 from gradoracle.execution.local_pool import LocalPool
 from gradoracle.model.errors import UsageError
-from gradoracle.model.job import CaseResult, Job, Trial
+from gradoracle.model.job import CaseResult, Compilation, Job, Rehearsal, Trial
 from gradoracle.project.provenance import provenance
 
 GRACE = 5.0  # seconds past the time limit of a run after which a kernel call still running is ended
@@ -33,7 +35,7 @@ class Execution:
     Attributes:
         begun: how many jobs were begun.
         ended: why the rest was not begun, other than for lack of time; "" otherwise.
-        stopped: by "kernel: call", the seconds of a call that was still running when the time was up.
+        stopped: by "kernel: call" or "compiling KERNEL", the seconds of what was still running when the time was up.
 
     Args:
         plan: the plan.
@@ -43,6 +45,7 @@ class Execution:
         until: when to begin no further job; None: never.
         reserve: asked before each job, by how many seconds to stop before ``until``.
         known_wrong: asked before each job, which properties an earlier case has shown to be wrong.
+        compiled: told the seconds of each compilation that is made ahead of a case, as those of all and of the longest.
     """
 
     def __init__(
@@ -54,15 +57,19 @@ class Execution:
         until: float | None = None,
         reserve: Callable[[], float] = lambda: 0.0,
         known_wrong: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
+        compiled: Callable[[float, float], None] = lambda seconds, longest: None,
     ) -> None:
         self._plan, self._executor, self._crashes = plan, executor, crashes
         self._started, self._until, self._reserve, self._known_wrong = started, until, reserve, known_wrong
+        self._compiled = compiled
         self.begun = 0
         self.ended = ""
         self.stopped: dict[str, float] = {}
 
     def run(self, jobs: Sequence[Job], take: Callable[[CaseResult], str]) -> None:
         """Run the jobs; stop between cases when the time is up, the user interrupts, or ``take`` says so.
+
+        On a GPU a case begins once its kernels are compiled (``Schedule``): later than a case behind it, if need be.
 
         Args:
             jobs: jobs of the plan, in the order in which to begin them.
@@ -73,10 +80,14 @@ class Execution:
         """
         until = math.inf if self._until is None else self._until + GRACE
         trial: list[Any] = [] if self._plan.trial is None else [self._plan.trial]
+        schedule = Schedule(jobs, self._compiles_ahead)
         try:
-            for result in self._executor.run(itertools.chain(trial, self._until_late(jobs)), until):
+            for result in self._executor.run(itertools.chain(trial, self._until_late(schedule)), until):
                 if result.crash is not None and result.crash.kind == "stopped":
                     self._note_stopped(result)
+                elif schedule.took(result):
+                    if isinstance(result.value, float):
+                        self._compiled(result.value, result.value)
                 elif isinstance(result.job, Trial):
                     if result.value:
                         raise UsageError(result.value)
@@ -92,19 +103,36 @@ class Execution:
         if jobs and not (self.begun or self.stopped or self.ended):
             self.stopped[GETTING_READY] = time.monotonic() - self._started
 
-    def _until_late(self, jobs: Sequence[Job]) -> Iterator[Job]:
-        for job in jobs:
+    def _compiles_ahead(self, job: Job) -> bool:
+        """Whether the compilations of a job are made ahead: those of shipped kernels, whose calls can be rehearsed."""
+        subjects = self._plan.subjects
+        shared = subjects.device == "cuda" and self._executor.shares_compilations
+        return shared and not subjects.kernels[job.kernel].outside
+
+    def _until_late(self, schedule: Schedule) -> Iterator[Any]:
+        for job in schedule:
             left = None if self._until is None else self._until - time.monotonic() - self._reserve()
             if left is not None and left <= 0:
                 return
-            self.begun += 1
-            yield replace(self._crashes.spare(job), seconds=left, known_wrong=self._known_wrong(job))
+            if isinstance(job, Job):
+                self.begun += 1
+                job = replace(self._crashes.spare(job), seconds=left, known_wrong=self._known_wrong(job))
+            yield job
 
     def _note_stopped(self, result: Result) -> None:
-        """Note a call that was still running when the time was up."""
-        outside = "the definition on its first case" if isinstance(result.job, Trial) else "a case"
-        name = f"{result.job.kernel}: {(result.crash and result.crash.phase) or outside}"
-        self.stopped[name] = max(self.stopped.get(name, 0.0), result.seconds)
+        """Note a call or compilation that was still running when the time was up; each compilation once."""
+        assert result.crash is not None
+        phase, seconds = result.crash.phase, result.seconds
+        if isinstance(result.job, Rehearsal):
+            return
+        if isinstance(result.job, Compilation):
+            name = result.job.phase
+        elif phase is not None and COMPILING in phase:  # for whichever call, in whichever process
+            name, seconds = COMPILING.lstrip(", ") + phase.partition(COMPILING)[2], result.crash.seconds
+        else:
+            outside = "the definition on its first case" if isinstance(result.job, Trial) else "a case"
+            name = f"{result.job.kernel}: {phase or outside}"
+        self.stopped[name] = max(self.stopped.get(name, 0.0), seconds)
 
 
 def unstarted(error: StartupError) -> str:

@@ -19,11 +19,12 @@ from gradoracle.check import memory_estimate
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formula
 from gradoracle.check.judge_law import LACKING, judge_law, kind_of
+from gradoracle.check.rehearsal import rehearse
 from gradoracle.check.severity import explained, located
 from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Unavailable
 from gradoracle.execution.called_functions import CalledFunctions
-from gradoracle.execution.compiling import Compiling
+from gradoracle.execution.compiling import Compiling, compilations_of, compile_ahead
 from gradoracle.execution.device import prepare
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase, Poisoned
@@ -33,7 +34,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError, out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.finding import Finding, Outcome
-from gradoracle.model.job import CaseResult, Job, LawResult, Trial
+from gradoracle.model.job import CaseResult, Compilation, Job, LawResult, Rehearsal, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
@@ -42,7 +43,7 @@ from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined, require
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.base_overlay import Places, resolved
-from gradoracle.project.provenance import Provenance, ProvenanceJob, provenance
+from gradoracle.project.provenance import ProvenanceJob, provenance
 
 _LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
 ENTRY = "gradoracle.check.judge_case:entry"  # the entry point of worker processes
@@ -189,7 +190,8 @@ def _require_parameter(kernel: Kernel, name: str) -> None:
 def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
     """The entry point of a worker process: resolve the target once, then judge cases.
 
-    A Job gives a CaseResult, a ProvenanceJob a Provenance, a Trial a sentence ("" where the definition can be used).
+    A Job gives a CaseResult, a ProvenanceJob a Provenance, a Trial a sentence ("" where the definition can be used), a
+    Rehearsal the Compilations that its case needs, and a Compilation the seconds that it took.
     """
     prepare(setup.device)
     return examiner(setup, *subjects(setup))
@@ -206,7 +208,14 @@ def examiner(
     if setup.device == "cuda":
         compiling.watch()
 
-    def work(job: Job | Trial | ProvenanceJob, phase: Phase) -> CaseResult | str | Provenance:
+    def work(job: Job | Trial | ProvenanceJob | Rehearsal | Compilation, phase: Phase) -> Any:
+        if isinstance(job, Compilation):
+            return compile_ahead(job, phase)
+        if isinstance(job, Rehearsal):
+            phase("a rehearsal", setup.call_seconds)
+            own, subject = oracle.at(job.case.dims), KernelRunner(family, kernels[job.kernel])
+            sample, chosen = sample_of(job.case, own.family, setup.inputs, setup.device), [laws[n] for n in job.laws]
+            return compilations_of(lambda: rehearse(job.case, sample, subject, own, chosen))
         if isinstance(job, ProvenanceJob):
             return provenance(functions_of(family, kernels, laws.values()), setup.target)
         if isinstance(job, Trial):
@@ -234,10 +243,11 @@ def examiner(
                 phase(None, None)
 
         subject = KernelRunner(family, kernels[job.kernel], guard)
-        before = compiling.seconds
+        before, compiling.longest = compiling.seconds, 0.0
         result = examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
         ran = () if called is None else called.take()
-        return replace(result, compiling=compiling.seconds - before, called=ran)
+        taken = compiling.seconds - before
+        return replace(result, compiling=taken, longest_compilation=compiling.longest, called=ran)
 
     return work
 

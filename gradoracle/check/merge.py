@@ -146,6 +146,7 @@ class _Whole:
             judged=_sum(report.judged for report in reports),
             stopped=_largest(report.stopped for report in reports),
             seconds_compiling=sum(report.seconds_compiling for report in reports),
+            longest_compilation=max(report.longest_compilation for report in reports),
         )
         report.unmet = self._unmet(report)
         return report

@@ -30,7 +30,7 @@ from gradoracle.model.property import Property, PropertyKind, matches
 from gradoracle.project.request import Request
 from gradoracle.project.target import family_for
 
-CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
+CASES_ON_CPU, CASES_ON_CUDA = 126, 200
 
 
 @dataclass(frozen=True)
@@ -300,6 +300,7 @@ def _stream(subjects: Subjects, name: str, examples: int) -> list[Job]:
             dims=request.dims or None,
             examples=examples,
             seed=request.seed,
+            few_compilations=subjects.device == "cuda",
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

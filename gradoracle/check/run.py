@@ -131,7 +131,9 @@ class Run:
             return "the first failure" if request.fail_fast and self._first_failure is not None else ""
 
         wrong = self.totals.aggregate.wrong_before
-        execution = Execution(planned, self.executor, self._crashes, self._started, self._until, reserve, wrong)
+        execution = Execution(
+            planned, self.executor, self._crashes, self._started, self._until, reserve, wrong, self.totals.compiled
+        )
         self._stopped = execution.stopped
         self._progress.plan(len(jobs))
         execution.run(jobs, take)
@@ -273,5 +275,6 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         planned=dict(aggregate.planned),
         judged=dict(aggregate.answered),
         seconds_compiling=totals.seconds_compiling,
+        longest_compilation=totals.longest_compilation,
         **fields,
     )

@@ -26,6 +26,7 @@ class Totals:
         undefined: by position, what is wrong with the definition on a case.
         done: how many cases were added.
         seconds_compiling: the total over all processes.
+        longest_compilation: seconds of the longest.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -41,7 +42,7 @@ class Totals:
         self.first: dict[str, int] = {}
         self.undefined: dict[int, str] = {}
         self.done = 0
-        self.seconds_compiling = 0.0
+        self.seconds_compiling = self.longest_compilation = 0.0
 
     def add(self, result: CaseResult) -> None:
         """Add one case."""
@@ -51,7 +52,7 @@ class Totals:
             direct = subjects.laws[each.law].kind is PropertyKind.ORACLE
             self.measurements.add(result.kernel, result.case, each.findings, direct)
         self.done += 1
-        self.seconds_compiling += result.compiling
+        self.compiled(result.compiling, result.longest_compilation)
         for sentence in sorted({r.reason for r in result.results if r.why in (Reason.OUTSIDE, Reason.UNDEFINED)})[:1]:
             self.undefined[place] = sentence
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
@@ -63,6 +64,11 @@ class Totals:
             for name in sorted(situations(subjects.family, subjects.kernels[result.kernel], result.case)):
                 self.situations[name] = self.situations.get(name, 0) + 1
                 self._see(name, place)
+
+    def compiled(self, seconds: float, longest: float) -> None:
+        """Add compilations: the seconds of all and of the longest."""
+        self.seconds_compiling += seconds
+        self.longest_compilation = max(self.longest_compilation, longest)
 
     def in_order(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
         """Coverage and refusals in stream order."""

@@ -44,6 +44,7 @@ class DaskPool:
     """
 
     in_order = True
+    shares_compilations = False
 
     def __init__(self, address: str, order: Order) -> None:
         self._address, self._order = address, pickle.dumps(order, pickle.HIGHEST_PROTOCOL)

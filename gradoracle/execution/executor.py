@@ -23,6 +23,10 @@ class Lost(Exception):
     """What runs the jobs was lost during a run and does not come back; the message names it."""
 
 
+LATER: Any = object()
+"""Among jobs: there is none now; ask again once a job that runs has ended, of which there must be one."""
+
+
 @dataclass(frozen=True)
 class Crash:
     """How a job ended that did not return.
@@ -32,12 +36,14 @@ class Crash:
         how: in words, such as "killed by signal 11 (segmentation fault)".
         kind: "time limit", "signal", "memory", "exit", "poisoned", "exception", or "stopped" when the run was over.
         output: the end of what the child printed, with a Python stack if it died of a signal.
+        seconds: that the phase had taken, where it was stopped.
     """
 
     phase: str | None
     how: str
     kind: str
     output: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,10 @@ class Executor(Protocol):
     @property
     def in_order(self) -> bool:
         """Whether results come in the order of the jobs."""
+
+    @property
+    def shares_compilations(self) -> bool:
+        """Whether jobs run side by side in processes that find each other's compilations, and may be ``LATER``."""
 
     def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
         """Run jobs, pulled as there is room for them; what still runs at ``until`` (monotonic clock) is stopped."""

@@ -23,6 +23,7 @@ class InProcess:
     """
 
     in_order = True
+    shares_compilations = False
 
     def __init__(self, entry: str, setup: Any, work: Work | None = None) -> None:
         self._entry, self._setup, self._work = entry, setup, work

@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from gradoracle.execution import environment
-from gradoracle.execution.executor import Crash, Result, StartupError
+from gradoracle.execution.executor import LATER, Crash, Result, StartupError
 from gradoracle.execution.process import NOTHING, Process, cause
 
 _LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # printed by libraries before they abort
@@ -80,11 +80,16 @@ class LocalPool:
         """Whether results come in the order of the jobs: from one process they do."""
         return self._count <= 1
 
+    @property
+    def shares_compilations(self) -> bool:
+        """Whether processes find each other's compilations: there are several, with one cache."""
+        return self._count > 1
+
     def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
         """Run jobs, pulled as processes become free; results in order of completion.
 
         Jobs that still run are killed when the iterator is left early, and at the time ``until`` of the monotonic
-        clock: then they are crashes of the kind "stopped".
+        clock: then they are crashes of the kind "stopped". After ``LATER`` the next is asked for once one has ended.
 
         Raises:
             StartupError: no process can be started.
@@ -102,6 +107,8 @@ class LocalPool:
                     except StopIteration:
                         exhausted = True
                     else:
+                        if job is LATER:
+                            break
                         self._start(child, job)
                 if self._ready:
                     yield self._ready.popleft()
@@ -169,8 +176,9 @@ class LocalPool:
 
     def _stop(self, child: Process) -> None:
         """Kill a child during its job, whose result is no longer needed."""
-        how = f"was stopped after {time.monotonic() - child.since:.0f} s"
-        self._finish(child, Result(None, crash=Crash(child.phase, how, "stopped")))
+        now = time.monotonic()
+        how = f"was stopped after {now - child.since:.0f} s"
+        self._finish(child, Result(None, crash=Crash(child.phase, how, "stopped", seconds=now - child.entered)))
         self._discard(child)
 
     def _idle(self) -> Process | None:

@@ -87,6 +87,7 @@ class Process:
         self.job: Any = NOTHING
         self.phase: str | None = None
         self.since, self.limit, self.factor = time.monotonic(), startup_limit, 1.0
+        self.entered = self.since
         self.deadline = self.since + startup_limit
         with contextlib.suppress(OSError):  # a child that is already dead is found by the next check
             self.connection.send_bytes(message)
@@ -102,10 +103,11 @@ class Process:
             self._output.truncate(0)
         self.connection.send_bytes(message)
         self.job, self.taken, self.factor, self.since = job, False, factor, time.monotonic()
+        self.entered = self.since
 
     def enter(self, phase: str | None, limit: float | None, at: float) -> None:
         """It announced a phase of at most ``limit`` seconds, at time ``at`` of the system's monotonic clock."""
-        self.phase = phase
+        self.phase, self.entered = phase, at
         self.limit = _FOREVER if limit is None else limit * self.factor
         self.deadline = at + self.limit
 

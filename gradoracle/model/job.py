@@ -53,6 +53,35 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Rehearsal:
+    """A case whose kernel calls are made without launching a kernel, to see which compilations they need."""
+
+    kernel: str
+    case: Case
+    laws: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One kernel for one specialisation, as Triton itself writes it (``JITFunction.preload``).
+
+    Attributes:
+        module: of the kernel.
+        function: its qualified name there.
+        specialisation: types, constants and options, as JSON.
+    """
+
+    module: str
+    function: str
+    specialisation: str
+
+    @property
+    def phase(self) -> str:
+        """What a process that makes it does."""
+        return f"compiling {self.function}"
+
+
+@dataclass(frozen=True)
 class LawResult:
     """The result of one property on one case."""
 
@@ -77,6 +106,7 @@ class CaseResult:
     Attributes:
         lost: the call that lost the device, if one did.
         compiling: seconds spent compiling kernels.
+        longest_compilation: seconds of the longest of these.
         called: functions that ran, as ``called.Called`` names them.
     """
 
@@ -85,4 +115,5 @@ class CaseResult:
     results: tuple[LawResult, ...]
     lost: str | None = None
     compiling: float = 0.0
+    longest_compilation: float = 0.0
     called: tuple[str, ...] = ()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradoracle.model.case import Case
 from gradoracle.model.contract import Contract, default_contract
 from gradoracle.model.dims import Sizes, require_positive
 from gradoracle.model.modules import input_names, of_parameters
@@ -42,6 +43,8 @@ class Kernel:
         tiles: the number of elements of a dim in one tile, for maps of errors; or
             ``tiles(dtype, dims, blocks, order, arguments)``, with a configuration ("": the kernel's choice) and the
             order of the derivative.
+        compiled_for: what decides for what the kernels of a case are compiled: cases for which it returns the same
+            share compilations. A run of N cases on a GPU has about N/5 such kinds; None: whatever is drawn.
         needs_cuda: whether it refuses tensors of the CPU; interpreted, it is given tensors that claim to be on CUDA.
         ieee_dots: whether the interpreter multiplies in IEEE float32 wherever it asks ``tl.dot`` for less, so that the
             error of TF32 hides no smaller one.
@@ -72,6 +75,7 @@ class Kernel:
     tiles: Mapping[str, int] | Callable[[str, Mapping[str, int], str, int, Mapping[str, Any]], Mapping[str, int]] = (
         field(default_factory=dict)
     )
+    compiled_for: Callable[[Case], Hashable] | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
     outside: bool = False
     notes: tuple[str, ...] = ()

@@ -159,6 +159,7 @@ class Report:
     judged: dict[str, int] = field(default_factory=dict)  # "kernel in dtype" -> those with an answer
     stopped: dict[str, float] = field(default_factory=dict)  # "kernel: call" running when time was up -> seconds
     seconds_compiling: float = 0.0  # summed over processes, where kernels are compiled
+    longest_compilation: float = 0.0  # seconds of the longest one
     fail_on: Severity | None = None  # the least severity for which the exit code is 1; None: as ``Verdict.counts``
 
     @property

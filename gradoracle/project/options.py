@@ -190,7 +190,13 @@ OPTIONS: Mapping[str, Option] = {
             "auto",
             decides=True,
         ),
-        Option("examples", values.count("--examples", 1), "N", "Number of cases.", decides=True),
+        Option(
+            "examples",
+            values.count("--examples", 1),
+            "N",
+            "Number of cases; by default 126 on a CPU and 200 on a GPU.",
+            decides=True,
+        ),
         Option(
             "seconds",
             values.duration("--seconds"),

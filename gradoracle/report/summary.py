@@ -176,7 +176,8 @@ def extent_of(report: Report) -> str:
     words = {status: status.value for status in Status} | ({Status.HOLDS: "hold"} if counts[Status.HOLDS] > 1 else {})
     shown = ", ".join(f"{count} {words[status]}" for status, count in counts.items() if count)
     stopped = "" if report.cases_run >= report.cases_planned else f" of {report.cases_planned} planned"
-    compiling = f" ({report.seconds_compiling:.1f} s compiling)" if report.seconds_compiling >= 0.05 else ""
+    longest = f", at most {report.longest_compilation:.1f} s a kernel" if report.longest_compilation >= 0.05 else ""
+    compiling = f" ({report.seconds_compiling:.1f} s compiling{longest})" if report.seconds_compiling >= 0.05 else ""
     return (
         f"{counted(report.laws_checked, 'property')} checked on {report.cases_run}{stopped} "
         f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s{compiling}; "

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from gradoracle.kernels import sdpa as kernels
+from gradoracle.kernels.arguments import scale
+from gradoracle.kernels.launching import score_units
 from gradoracle.kernels.sdpa.blocks import choose, interpreted, padded_features
 from gradoracle.kernels.sdpa.compilations import compilations
 from torch import Tensor
 
+from gradoracle.model.case import Case
 from gradoracle.model.kernel import Kernel
 
 Tensors = Sequence[Tensor]
@@ -67,9 +70,16 @@ def _hvp_central_difference(
     return kernels.hvp_central_difference(*inputs, *cotangents, *tangents, step=step, **options, blocks=blocks)
 
 
+WIDEST_UNROLLED = 64
+"""Up to how many features IEEE float32 is compiled with tiles of a thousand scores within 20 s a pass: Triton unrolls
+such dots. Of wider rows a GPU checks the smallest configuration and the automatic one, the interpreter all of them."""
+
+
 def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
-    """The block configurations that every pass can run on this device."""
-    return kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
+    """The block configurations that every pass can run on this device, and that compile there in time."""
+    found = kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
+    unrolled = dtype == "float32" and padded_features(dims["D"], dims["Dv"]) > WIDEST_UNROLLED and not interpreted()
+    return ["small"] if unrolled else found
 
 
 def _tiles(
@@ -81,6 +91,14 @@ def _tiles(
     asked = ("forward", "dq", "hq")[order], getattr(torch, dtype), precision, width, dims["T"], dims["M"]
     chosen = kernels.BLOCKS[blocks] if blocks else choose(*asked)
     return {"T": chosen.query, "M": chosen.key}
+
+
+def _compiled_for(case: Case) -> Hashable:
+    """Dtype, blocks, width of a tile's rows, whether the scale is a power of two, and whether rows are aligned."""
+    features, values = case.dims["D"], case.dims["Dv"]
+    aligned = features % 16 == values % 16 == 0 and all(draw.layout == "contiguous" for draw in case.draws.values())
+    exact, _ = score_units(scale(case.options.get("scale"), features))
+    return case.dtype, case.blocks, padded_features(features, values), exact, aligned
 
 
 KERNELS = (
@@ -95,6 +113,7 @@ KERNELS = (
         blocks=dict(kernels.BLOCKS),
         fits=_fits,
         tiles=_tiles,
+        compiled_for=_compiled_for,
         extras={
             "stats": _stats,
             "backward": _backward,

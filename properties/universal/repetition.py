@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import (
@@ -108,15 +108,16 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
     """The results of each block configuration equal those of the kernel's own choice, within the rounding of both.
 
     Holds because: blocks decide the order of sums and nothing else. Which configuration is forced changes from case to
-    case, so that a run meets all of them; the next one replaces one that does not fit this GPU.
+    case, so that a run meets all of them; the next one replaces one that does not fit this GPU. On a GPU only those
+    are forced that the kernel declares for the case (``Kernel.fits``): others may take minutes to compile.
     Catches: a fault that only some tile sizes have: a mask that a full tile hides, a loop bound by the wrong block, a
     configuration that was never run because the autotuner does not choose it. Cases that force blocks let
     vjp_matches_the_oracle see it too.
     Cannot catch: a fault of all configurations; the matching properties do.
     """
-    names = [name for name in evidence.kernel.blocks if name != evidence.blocks]
+    names = [name for name in _configurations(evidence) if name != evidence.blocks]
     if not names:
-        raise Unavailable("the kernel has no second block configuration")
+        raise Unavailable("the kernel has no second block configuration for this case")
     first = evidence.case.seed // 5 % len(names)
     refusals = []
     for chosen in (*names[first:], *names[:first]):
@@ -130,6 +131,16 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
         yield from agree(evidence, found, evidence.vjp(), label=f", blocks {chosen}", other=own)
         return
     raise refusals[0]
+
+
+def _configurations(evidence: Evidence) -> Collection[str]:
+    """The block configurations that may be forced on a case; the interpreter compiles none and runs all of them."""
+    kernel, case = evidence.kernel, evidence.case
+    if kernel.fits is None or not any(tensor.is_cuda for tensor in evidence.sample.inputs.values()):
+        names: Collection[str] = kernel.blocks
+        return names
+    fitting = kernel.fits(case.dtype, case.dims)
+    return [name for name in kernel.blocks if name in fitting]
 
 
 def own_storage(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import pytest
 from places import TESTS
 
 from gradoracle.execution import process
-from gradoracle.execution.executor import Result, StartupError
+from gradoracle.execution.executor import LATER, Result, StartupError
 from gradoracle.execution.in_process import InProcess
 from gradoracle.execution.local_pool import LocalPool
 
@@ -315,3 +315,17 @@ def test_what_replaces_a_child_has_its_environment(pool: Pool) -> None:
         assert gpus() == ["0", "0", "1"]
     assert sum(result.crash is not None for result in workers.run([("segfault", None)] * 3)) == 3
     assert gpus() == ["0", "0", "1"]
+
+
+def test_a_source_that_has_no_job_now_is_asked_again_once_one_has_ended(pool: Pool) -> None:
+    workers, ended = pool(count=3), list[object]()
+
+    def jobs() -> Iterator[object]:
+        yield "sleep", 0.2
+        while not ended:
+            yield LATER
+        yield "echo", len(ended)
+
+    for result in workers.run(jobs()):
+        ended.append(result.value)
+    assert ended == [0.2, 1] and workers.shares_compilations and not pool(count=1).shares_compilations

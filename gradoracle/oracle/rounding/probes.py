@@ -25,6 +25,7 @@ _MASK = (1 << 64) - 1
 # logarithm (docs/background/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
 LN_2 = 0x11712  # likewise of log
+_CUT = 0xC077  # the place of how much of its sums a kernel truncates
 EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
 LITERAL = 0  # the probe that rounds each value as it is; to few bits, times a number for which errors lean one way
 SPLIT = 1  # with a format of few bits, the probe in which each group of values straddles two neighbours of the format
@@ -66,6 +67,13 @@ class Dice:
         """[R] errors in (-1, 1), for a constant that is rounded once and used everywhere."""
         return _constants(self.seed, place, self.probes)
 
+    def cut(self, rank: int) -> Tensor:
+        """[R, 1, ..] shares in (0, 1) of what a kernel may truncate, one for all its sums; LITERAL has all of it.
+
+        A contract does not say how often a kernel starts a new accumulator, which truncates less.
+        """
+        return _cuts(self.seed, self.probes).view(-1, *[1] * rank)
+
 
 def _uniform(seed: int, place: int, probes: range) -> Tensor:
     drawn = [mixed(seed, place, probe) >> 11 for probe in probes]
@@ -81,6 +89,12 @@ def _factors(seed: int, place: int, probes: range) -> Tensor:
 @functools.lru_cache(maxsize=4096)
 def _constants(seed: int, place: int, probes: range) -> Tensor:
     return 2 * _uniform(seed, place, probes) - 1
+
+
+@functools.lru_cache(maxsize=64)
+def _cuts(seed: int, probes: range) -> Tensor:
+    drawn = _uniform(seed, _CUT, probes)
+    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, drawn)
 
 
 def rounding_errors(

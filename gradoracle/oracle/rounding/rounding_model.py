@@ -79,7 +79,7 @@ class Roundoff:
             place: distinct places err independently.
             bound: of the error at worst; default ``half_width``.
             low: where the value is below the smallest normal number of its format; there the error is absolute.
-            shift: the mean of the error (truncation), in addition.
+            shift: the mean of the error (truncation) at most, in addition; a probe has a share of it (``Dice.cut``).
             single: whether it is the error of one rounding, not of many.
             along: the dim over which values are summed next, if known.
         """
@@ -111,7 +111,7 @@ class Roundoff:
                 part = None if variance is None else (half_width.square() / 3, variance)
                 adversarial.redraw(noise, self.dice, key, bits, width, carried if plain else None, along, part)
             if shift is not None:
-                noise = noise.add_(shift * self.magnify)
+                noise = noise.add_(self.dice.cut(shift.dim()) * (shift * self.magnify))
             if low is not None:
                 low.replace(noise, carried, factors, self.dice.constant(mixed(place, _FLUSH)))
             probes = noise if plain else noise.add_(carried)

@@ -69,6 +69,34 @@ def multiply_add(a: Tensor, b: Tensor, total: Tensor | None = None) -> Tensor:
     return total
 
 
+def on_tensor_cores(restarts: bool) -> Scan:
+    """The same with the sums of the state cut as tensor cores cut them.
+
+    ``restarts``: each chunk has an accumulator of its own, which is added to the state; else there is one for all rows.
+    """
+
+    def scan(
+        x: Tensor, y: Tensor, z: Tensor, initial: Tensor | None, dtype: torch.dtype, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        out, none = chunked_scan(x, y, z, initial, dtype, chunk)[0], torch.zeros(*y.shape[:2], y.shape[3], z.shape[3])
+        state = none if initial is None else initial.float()
+        for first in range(0, x.shape[2], chunk):
+            yc, zc = (t[:, :, first : first + chunk] for t in (y, z))
+            state = state + cut_product(yc.mT, zc, none) if restarts else cut_product(yc.mT, zc, state)
+        return out, state
+
+    return scan
+
+
+def cut_product(a: Tensor, b: Tensor, total: Tensor, block: int = 16) -> Tensor:
+    """total + a b in float32; a block of exact products is added at a time, and what float32 cannot hold is cut off."""
+    for k in range(0, a.shape[3], block):
+        own = total.double() + a[..., k : k + block].double() @ b[:, :, k : k + block].double()
+        mantissa, exponent = torch.frexp(own)
+        total = torch.ldexp(torch.trunc(mantissa * 2.0**24), exponent - 24).float()
+    return total
+
+
 def quadratic_scan(
     x: Tensor, y: Tensor, z: Tensor, initial: Tensor | None, dtype: torch.dtype, chunk: int
 ) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,92 @@
+"""Rehearsal: the properties of a case run without comparisons, to see which kernel calls they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
+from gradoracle.check.error_relation import Part
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors
+from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.property import Property, PropertyKind
+from gradoracle.oracle.truth import Oracle
+
+_UNREHEARSED = (PropertyKind.FORMULA, PropertyKind.MEMORY, PropertyKind.COMPILATION)
+"""Judged in the interpreter alone; large allocations and other devices; no calls."""
+_MEMORY = 1 << 30  # bytes
+_HELD = Finding("", Outcome.HOLDS, "exact")
+
+
+class _Rehearsed(Evidence):
+    """Evidence of a kernel whose results mean nothing: there are no truths and budgets, and everything holds."""
+
+    def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Any]:
+        raise Unavailable("a rehearsal has no budgets")
+
+    def truths(self, derivative: Derivative) -> Mapping[str, Any]:
+        raise Unavailable("a rehearsal has no truths")
+
+    def define(self, *args: Any, **kwargs: Any) -> list[Any]:
+        raise Unavailable("a rehearsal has no truths")
+
+    def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
+        if got is None:
+            self.tensors(derivative)
+        yield _HELD
+
+    def part(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Part:
+        self.tensors(derivative)
+        raise Unavailable("a rehearsal has no budgets")
+
+    def relate(
+        self,
+        name: str,
+        expression: Callable[..., Tensor],
+        parts: Sequence[Part | tuple[Evidence, Derivative, str]],
+        **given: Any,
+    ) -> Finding:
+        for part in parts:
+            if not isinstance(part, Part):
+                part[0].tensors(part[1])
+        return _HELD
+
+    def explained(self, found: Callable[[str | None], Finding]) -> Finding:
+        return _HELD
+
+
+def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, laws: Sequence[Property]) -> None:
+    """Make the kernel calls of the properties on a case, as far as they do not depend on what earlier calls returned.
+
+    To be called where kernels are not launched: what they return is unwritten memory. Whatever a call or a property
+    raises is left for when the case is judged.
+    """
+    evidence = _Rehearsed(case, sample, subject, oracle)
+    on_gpu = any(tensor.is_cuda for tensor in sample.inputs.values())
+    with _with_little_memory() if on_gpu else nullcontext():
+        for law in laws:
+            if law.kind in _UNREHEARSED:
+                continue
+            evidence.needs = law.needs
+            with suppress(Exception):
+                for _ in law.law(evidence):
+                    pass
+
+
+@contextmanager
+def _with_little_memory() -> Iterator[None]:
+    """Within it this process gets a gibibyte more of its GPU: cases that are judged meanwhile need the rest."""
+    whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + _MEMORY) / whole))
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

@@ -1,0 +1,91 @@
+"""Rehearsal: the kernel calls of the properties of a case, without comparisons; what is rehearsed cannot go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gradoracle.cases.sample import build
+from gradoracle.check import rehearsal
+from gradoracle.check.judge_case import examine
+from gradoracle.check.plan import plan, resolved
+from gradoracle.check.rehearsal import rehearse
+from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import PropertyKind
+from gradoracle.oracle.truth import Oracle
+from gradoracle.project.request import Request
+
+SUBJECTS = resolved(Request("sdpa", device="cpu", workers=0, examples=12))
+JOBS = plan(SUBJECTS).jobs
+KERNEL = SUBJECTS.kernels["sdpa"]
+ORACLE = Oracle(SUBJECTS.family)
+
+
+class Calls:
+    """The names of guarded calls."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    @contextmanager
+    def guard(self, name: str) -> Iterator[None]:
+        self.names.add(name)
+        yield
+
+
+def rehearsed(job: Any, kernel: Kernel = KERNEL) -> set[str]:
+    calls, laws = Calls(), [SUBJECTS.laws[name] for name in job.laws]
+    sample = build(job.case, SUBJECTS.family.signature, domains=SUBJECTS.family.domains)
+    rehearse(job.case, sample, KernelRunner(SUBJECTS.family, kernel, calls.guard), ORACLE, laws)
+    return calls.names
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_most_calls_of_a_case_are_rehearsed_and_no_others(place: int) -> None:
+    """What it misses comes behind a budget or a truth: a step of differences, a call compared at once."""
+    calls, job = Calls(), JOBS[place]
+    formulas = {name for name, law in SUBJECTS.laws.items() if law.kind is PropertyKind.FORMULA}
+    job = replace(job, laws=tuple(name for name in job.laws if name not in formulas))
+    examine(
+        job, KernelRunner(SUBJECTS.family, KERNEL, calls.guard), ORACLE, [SUBJECTS.laws[n] for n in job.laws], "cpu"
+    )
+    found = rehearsed(job)
+    assert found <= calls.names and len(found) > 0.85 * len(calls.names)
+
+
+def test_results_that_mean_nothing_are_as_good() -> None:
+    def unwritten(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        return q @ k.mT @ v * torch.nan
+
+    job = JOBS[3]
+    explicit = {name for name in rehearsed(job) if "vjp" not in name and "forward" not in name}
+    assert rehearsed(job, replace(KERNEL, call=unwritten)) >= explicit
+
+
+def test_a_kernel_that_raises_is_left_for_when_the_case_is_judged() -> None:
+    def broken(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        raise ZeroDivisionError
+
+    assert "forward" in rehearsed(JOBS[0], replace(KERNEL, call=broken))
+
+
+def test_on_a_gpu_it_leaves_the_memory_to_cases_that_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+    fakes = {
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=80 << 30),
+        "current_device": lambda: 0,
+        "memory_reserved": lambda: 3 << 30,
+        "set_per_process_memory_fraction": shares.append,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    with pytest.raises(KeyError), rehearsal._with_little_memory():
+        raise KeyError
+    assert shares == [0.05, 1.0]
