@@ -13,13 +13,12 @@ from gradoracle.check.aggregate import Aggregate, Key
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.diagnosis.likeness import is_one_factor
 from gradoracle.check.plan import Subjects
-from gradoracle.check.severity import LOCATED
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import Job, LawResult
-from gradoracle.model.property import PropertyKind
+from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status
@@ -63,6 +62,7 @@ def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexamp
             message=message,
             trace=result.trace,
             preset=result.preset,
+            unexplained=result.unexplained,
             severity=result.severity,
             undecided=result.undecided,
             loss=result.loss,
@@ -181,7 +181,7 @@ class _Minimiser:
             try:
                 explained = self._again(kernel, smallest, law)
                 unexplained = explained.severity is Severity.WRONG and explained.constant is None
-                if smallest != case and unexplained and self._subjects.laws[law].kind in LOCATED:
+                if smallest != case and unexplained and self._subjects.laws[law].kind in DIRECT:
                     larger = self._again(kernel, case, law)  # one element would be explained by any constant
                     explained = replace(explained, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:
@@ -195,6 +195,7 @@ class _Minimiser:
             shrink_note=note,
             message=message,
             preset=explained.preset,
+            unexplained=explained.unexplained,
             severity=shown_as.severity,
             undecided=shown_as.undecided,
             loss=shown_as.loss,

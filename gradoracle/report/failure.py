@@ -225,11 +225,18 @@ def printable(text: str) -> str:
 
 def _tell_severity(verdict: Verdict) -> str:
     """What the severity of a violation is known from; "" where its findings say so themselves."""
-    if verdict.status is not Status.VIOLATED or verdict.kind is PropertyKind.FORMULA:
+    if not (verdict.is_open or verdict.status is Status.VIOLATED) or verdict.kind is PropertyKind.FORMULA:
         return ""
+    note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
     if verdict.severity is Severity.UNDECIDED:
-        note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
-        return f"undecided, so it counts as wrong{note}"
+        known = ""
+        if verdict.is_open:
+            known = ", so it is not checked"
+        elif verdict.declared:
+            known = f", and either breaks {verdict.contract}, which the kernel declares"
+        return f"undecided, wrong or lost precision{known}{note}"
+    if verdict.severity is Severity.WRONG and note:
+        return f"wrong: no preset of {verdict.dtype} explains the error, which was not judged in float64{note}"
     if verdict.severity is Severity.PRECISION:
         lost = bits_lost([verdict])
         return f"precision: the error goes away with every float in float64{f'; {lost}' if lost else ''}"

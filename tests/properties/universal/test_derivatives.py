@@ -187,7 +187,7 @@ def test_errors_within_their_budgets_at_both_ends_may_add_up(monkeypatch):
 
 
 def test_a_peak_of_the_third_derivative_between_the_ends_decides_nothing():
-    """C at x is tiny and the step large: the definition's own difference has the peak's truncation, the kernel's too."""
+    """C at x is tiny and the step large: both differences, the definition's and the kernel's, have that truncation."""
 
     @gradoracle.family(outputs=("o",))
     def steep(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
