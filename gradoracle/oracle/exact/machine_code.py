@@ -5,6 +5,7 @@ numba's own cache lies next to the source file, so every checkout and worktree w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gradoracle.model.errors import tell, why
 from gradoracle.project import cache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -28,8 +30,42 @@ def jitted(function: _Function) -> _Function:
     import numba
 
     numba.config.CACHE_LOCATOR_CLASSES = f"{_LOCATOR},{_OTHERS}"  # type: ignore[attr-defined]
-    compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    compiler: Any = functools.partial(numba.njit, nogil=True, error_model="numpy")
+    try:
+        compiled = compiler(cache=True)(function)
+    except RuntimeError as error:  # there is no folder at all that can be written
+        _report(f"machine code is not kept, and compiled in every process: {error}")
+        return compiler()(function)  # type: ignore[no-any-return]
+    _spare(compiled._cache)
     return compiled  # type: ignore[no-any-return]
+
+
+def _spare(kept: Any) -> None:
+    """Let a function whose machine code cannot be stored or read be compiled anew; that is reported once a process."""
+    save, load = kept.save_overload, kept.load_overload
+
+    def save_overload(signature: Any, data: Any) -> None:
+        try:
+            save(signature, data)
+        except OSError as error:
+            _report(f"the cache {kept.cache_path} cannot be written, so machine code is not kept: {why(error)}")
+
+    def load_overload(signature: Any, context: Any) -> Any:
+        try:
+            return load(signature, context)
+        except Exception as error:  # whatever unpickling half a file raises
+            what = why(error) if isinstance(error, OSError) else "its content is not what was written"
+            _report(f"the cache {kept.cache_path} is damaged ({what}), and functions are compiled anew")
+            with contextlib.suppress(OSError):
+                kept.flush()
+            return None
+
+    kept.save_overload, kept.load_overload = save_overload, load_overload
+
+
+@functools.cache
+def _report(text: str) -> None:
+    tell(text)
 
 
 def __getattr__(name: str) -> Any:
