@@ -81,8 +81,10 @@ def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Faul
         held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == members[0].kernel]
         severity = gravest(verdict.severity for verdict in members)
         likely = diagnose(of_verdicts([*members, *held]))
-        if likely.cause == ROUNDING and severity is Severity.WRONG:
-            likely = UNKNOWN  # a rounding goes away when the kernel is widened
+        if (likely.cause == ROUNDING and severity is Severity.WRONG) or (
+            likely.cause != ROUNDING and severity is Severity.PRECISION
+        ):
+            likely = UNKNOWN  # a rounding goes away when the kernel is widened, and nothing else does
         found.append(replace(fault, severity=severity, diagnosis=likely))
     return sorted(found, key=lambda fault: 0 if fault.severity is None else fault.severity.rank)
 

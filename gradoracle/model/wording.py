@@ -18,6 +18,12 @@ def number(value: float) -> str:
     return f"{value:.9g}"
 
 
+def factor(value: float) -> str:
+    """A factor in six digits, by its distance from 1 where these do not show it: "1 + 2e-07"."""
+    shown = f"{value:.6g}"
+    return shown if shown != "1" or value == 1 else f"1 {'+' if value > 1 else '-'} {abs(value - 1):.1g}"
+
+
 def difference(got: float, true: float) -> str:
     """How far two numbers are apart, with its sign, where their digits do not tell them apart; "" where they do."""
     if number(got) != number(true) or not math.isfinite(got):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gradoracle.model.wording import got_and_true
+from gradoracle.model.wording import factor, got_and_true
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,10 @@ from gradoracle.model.wording import got_and_true
 )
 def test_the_difference_is_printed_where_nine_digits_do_not_show_it(got: float, true: float, said: str) -> None:
     assert got_and_true(got, true) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(2.0, "2"), (1.0, "1"), (1.00098, "1.00098"), (1 + 2e-7, "1 + 2e-07"), (1 - 3e-8, "1 - 3e-08")]
+)
+def test_a_factor_near_1_is_not_1(value: float, said: str) -> None:
+    assert factor(value) == said
