@@ -188,7 +188,7 @@ def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
     rows = []
     for dtype in dict.fromkeys(verdict.dtype for verdict in report.verdicts):
         verdicts = [each for each in report.verdicts if each.dtype == dtype]
-        broken = [each for each in verdicts if each.status in BROKEN]
+        broken = [each for each in verdicts if each.status in BROKEN or each.is_open]
         known = gravest(map(_severity, broken))
         lead = sorted((each for each in broken if _severity(each) is known), key=_rank, reverse=True)
         errors = [each for each in verdicts if each.status is Status.ERROR]

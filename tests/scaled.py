@@ -44,6 +44,11 @@ def takes_half_a_second(x, w):
 
 
 @kernel
+def is_wronger_in_longer_rows(x, w):
+    return x * w * (1 + 2.0**-28 * x.shape[1] ** 4)
+
+
+@kernel
 def segfaults(x, w):
     if x.shape[-1] > 7:
         ctypes.string_at(0)

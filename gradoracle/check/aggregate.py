@@ -17,6 +17,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.sums import TELLING, Left, Seen, Sums, Telling, add, in_order, order_of_telling
 from gradoracle.model.verdict import BROKEN, FAILING, Counterexample, Status, Verdict
+from gradoracle.model.wording import counted
 
 _TOLD = 1 << 18  # elements of a violating case that is kept
 Key = tuple[str, str, str]  # law, kernel, dtype
@@ -212,9 +213,14 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
         keeps=_keeps(sums, counterexample),
     )
+    shown = "" if counterexample is None else counterexample.undecided
     if verdict.severity is Severity.UNDECIDED:
-        shown = "" if counterexample is None else counterexample.undecided
         verdict.severity_note = next((reason for reason, _ in in_order(sums.undecided)), shown)
+    elif verdict.severity is Severity.WRONG:
+        verdict.severity_note = shown
+    elif unknown := in_order(sums.undecided):
+        count = counted(sum(seen.count for _, seen in unknown), "violating case")
+        verdict.notes.append(f"wrong or lost precision on {count}: {unknown[0][0]}")
     if not sums.statuses:
         verdict.reasons = {"it applies to no case of this run": 0}
     if verdict.status is Status.HOLDS:

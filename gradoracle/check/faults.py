@@ -12,14 +12,13 @@ from gradoracle.model.causes import ROUNDING
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import UNKNOWN, Fault, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
-from gradoracle.model.property import PropertyKind
+from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.region import NOWHERE
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict
 from gradoracle.model.wording import without_numbers
 
-_DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # compare tensors with the truth
 _WAYS = ("wrong", "lost", "precision")  # how values are wrong: merely, by NaN and infinity, or as widening mends
 _TELLING = (PropertyKind.MEMORY, PropertyKind.REPETITION, PropertyKind.COMPILATION)  # and not that numbers are wrong
 
@@ -68,17 +67,24 @@ def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
 def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Fault]:
     """The faults with their severities and likely causes, the gravest first.
 
-    A cause is read from what the fault's verdicts show and from what holds of the same kernel.
+    A cause is read from what the fault's verdicts show and from what holds of the same kernel. A verdict that is left
+    open belongs to no fault that others decide.
     """
     known = {key_of(verdict): verdict for verdict in verdicts}
     found = []
     for fault in faults:
+        decided = tuple(key for key in fault.verdicts if not known[key].is_open)
+        fault = replace(fault, verdicts=decided or fault.verdicts)
+        if fault.specific not in fault.verdicts[1:]:
+            fault = replace(fault, specific=None)
         members = [known[key] for key in fault.verdicts]
         held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == members[0].kernel]
         severity = gravest(verdict.severity for verdict in members)
         likely = diagnose(of_verdicts([*members, *held]))
-        if likely.cause == ROUNDING and severity is Severity.WRONG:
-            likely = UNKNOWN  # a rounding goes away when the kernel is widened
+        if (likely.cause == ROUNDING and severity is Severity.WRONG) or (
+            likely.cause != ROUNDING and severity is Severity.PRECISION
+        ):
+            likely = UNKNOWN  # a rounding goes away when the kernel is widened, and nothing else does
         found.append(replace(fault, severity=severity, diagnosis=likely))
     return sorted(found, key=lambda fault: 0 if fault.severity is None else fault.severity.rank)
 
@@ -104,7 +110,7 @@ def _place(verdict: Verdict) -> tuple[int, ...]:
     if verdict.severity in (Severity.PRECISION, Severity.ROBUSTNESS):
         status = 2
     first = min(_orders(verdict), default=0)
-    if verdict.kind in _DIRECT or _measured(verdict):
+    if verdict.kind in DIRECT or _measured(verdict):
         return status, 0, 2 * first + (verdict.kind is PropertyKind.FORMULA), -verdict.rank
     if verdict.kind in _TELLING:
         return status, 1, 0, -verdict.rank
@@ -156,7 +162,7 @@ class _Group:
     @property
     def is_direct(self) -> bool:
         """Whether any of it compares with the truth alone."""
-        return any(verdict.kind in _DIRECT for verdict in self.members)
+        return any(verdict.kind in DIRECT for verdict in self.members)
 
     @property
     def order(self) -> int:
@@ -295,7 +301,7 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
         what = said.partition(" raised ")[2] or said.rpartition(": ")[2]
         return {(verdict.kernel, verdict.status.value, without_numbers(what))}
     marks: set[tuple[str, ...]] = set()
-    if verdict.kind not in _DIRECT:  # one property in several dtypes
+    if verdict.kind not in DIRECT:  # one property in several dtypes
         marks.add((verdict.kernel, _way(verdict, _violations(verdict)), "of", verdict.law))
     for finding in _violations(verdict):
         way = (verdict.kernel, _way(verdict, [finding]))

@@ -13,7 +13,7 @@ from gradoracle.check.aggregate import Key, complete, verdict_of
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import agreed, mapped
-from gradoracle.check.severity import settle_pooled
+from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Finding
 from gradoracle.model.shard import EXPECTED, Shard
@@ -124,11 +124,13 @@ class _Whole:
         """The report of the whole run; a missing shard makes it inconclusive."""
         reports, first = [part.report for part in self._parts], self._first.report
         verdicts = self._verdicts()
+        faults = grouped(verdicts)
+        leave_open(verdicts, first.fail_on)
         report = replace(
             first,
             environment=_together(report.environment for report in reports),
             verdicts=verdicts,
-            faults=diagnosed(grouped(verdicts), verdicts),
+            faults=diagnosed(faults, verdicts),
             situations=self._in_order([report.situations for report in reports]),
             situations_wanted=_largest(report.situations_wanted for report in reports),
             cases_planned=self._first.shard.cases,
@@ -218,7 +220,11 @@ class _Whole:
 
 def _shown(part: Part, key: Key, status: Status) -> Counterexample | None:
     """A shard's counterexample of a verdict; None where its cases fail only when pooled."""
-    own = (v for v in part.report.verdicts if (v.law, v.kernel, v.dtype) == key and v.status is status)
+    own = (
+        v
+        for v in part.report.verdicts
+        if (v.law, v.kernel, v.dtype) == key and (v.status is status or (v.is_open and status is Status.VIOLATED))
+    )
     return next((v.counterexample for v in own if v.counterexample and not v.counterexample.pooled), None)
 
 

@@ -13,13 +13,12 @@ from gradoracle.check.aggregate import Aggregate, Key
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.diagnosis.likeness import is_one_factor
 from gradoracle.check.plan import Subjects
-from gradoracle.check.severity import LOCATED
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.fault import Fault
-from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import Job, LawResult
-from gradoracle.model.property import PropertyKind
+from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status
@@ -63,6 +62,7 @@ def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexamp
             message=message,
             trace=result.trace,
             preset=result.preset,
+            unexplained=result.unexplained,
             severity=result.severity,
             undecided=result.undecided,
             loss=result.loss,
@@ -173,7 +173,7 @@ class _Minimiser:
             if candidate not in known:
                 known[candidate] = self._judge(kernel, candidate, law, explained=is_decided)
             found = known[candidate]
-            return found.status is Status.VIOLATED and (not is_decided or found.severity is result.severity)
+            return as_plain(found, result) and (not is_decided or found.severity is result.severity)
 
         smallest, note = self._shrunk(key, case, violates, seconds)
         explained = known[smallest]
@@ -181,7 +181,7 @@ class _Minimiser:
             try:
                 explained = self._again(kernel, smallest, law)
                 unexplained = explained.severity is Severity.WRONG and explained.constant is None
-                if smallest != case and unexplained and self._subjects.laws[law].kind in LOCATED:
+                if smallest != case and unexplained and self._subjects.laws[law].kind in DIRECT:
                     larger = self._again(kernel, case, law)  # one element would be explained by any constant
                     explained = replace(explained, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:
@@ -195,6 +195,7 @@ class _Minimiser:
             shrink_note=note,
             message=message,
             preset=explained.preset,
+            unexplained=explained.unexplained,
             severity=shown_as.severity,
             undecided=shown_as.undecided,
             loss=shown_as.loss,
@@ -310,6 +311,32 @@ class _Minimiser:
 
     def _applies(self, law: str, kernel: str, case: Case) -> bool:
         return self._subjects.laws[law].applies(case, self._subjects.kernels[kernel]) is None
+
+
+def as_plain(smaller: LawResult, first: LawResult) -> bool:
+    """Whether a smaller case shows a violation as plainly as the case on which it was first seen.
+
+    A tensor that was most wrong there is wrong in the same way: lost values (NaN, infinite) stay lost, facts without a
+    budget facts, and an error is at least as many times its budget as it was, or L times: as far beyond the budget as
+    the budget is beyond a standard deviation. So a search for few elements does not end where rounding nearly explains
+    the error, or at another fault.
+
+    Args:
+        smaller: the result on the smaller case.
+        first: that on the first one, a violation.
+    """
+    wrong = [found for found in first.findings if found.outcome is Outcome.VIOLATED]
+    if smaller.status is not Status.VIOLATED or not wrong:
+        return smaller.status is Status.VIOLATED
+    most = max(found.error for found in wrong)
+    least = math.inf if most == math.inf else min(most, LOCAL_SIGMA)
+    worst = [found for found in wrong if found.error == most]
+    named, lost = {name for found in worst for name in found.named}, any(found.lost for found in worst)
+    return any(
+        found.error >= least and found.lost is lost and not named.isdisjoint(found.named)
+        for found in smaller.findings
+        if found.outcome is Outcome.VIOLATED
+    )
 
 
 def _telling(faults: Sequence[Fault], found: dict[Key, Counterexample], crashed: set[Key]) -> list[Key]:

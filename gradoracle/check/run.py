@@ -17,7 +17,7 @@ from gradoracle.check.judge_case import sizes_wanted
 from gradoracle.check.minimise import Retry, as_found, minimised
 from gradoracle.check.plan import Plan, Subjects, plan, plan_of, replayed, require_memory, resolved
 from gradoracle.check.repeat_command import command, repeated
-from gradoracle.check.severity import settle_pooled
+from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.check.shards import shard_of
 from gradoracle.check.totals import Totals
 from gradoracle.check.triage import triaged
@@ -25,6 +25,7 @@ from gradoracle.execution.executor import Executor
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.location import location_of
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Progress, Request, Silent
 
@@ -142,15 +143,19 @@ class Run:
         elif self.totals.done < len(jobs):
             self._tell("time is up")
 
-    def report(self) -> Report:
-        """The report of all results so far. Once interrupted, no further case is judged."""
+    def report(self, compared: bool = False) -> Report:
+        """The report of all results so far. Once interrupted, no further case is judged.
+
+        Args:
+            compared: whether it is compared with a base, which decides about violations of undecided severity.
+        """
         try:
-            return self._report()
+            return self._report(compared)
         except KeyboardInterrupt:
             self.interrupted = self.interrupted or "interrupted while the report was made"
-            return self._report()
+            return self._report(compared)
 
-    def _report(self) -> Report:
+    def _report(self, compared: bool) -> Report:
         subjects, aggregate = self.subjects, self.totals.aggregate
         found = as_found(subjects, aggregate)
         faults = grouped(self._verdicts(found))
@@ -160,6 +165,8 @@ class Run:
         if subjects.device == "cuda" and not self.interrupted:
             shown = triaged(subjects, aggregate, shown, self._until)
         verdicts = self._verdicts(shown)
+        if not compared:
+            leave_open(verdicts, subjects.request.fail_on)
         return report_of(
             self._plan,
             self.totals,
@@ -178,10 +185,15 @@ class Run:
         self.totals.add(result)
         if self._first_failure is None and any(law.status in BROKEN for law in result.results):
             found = (first_failure(self.subjects, *each) for each in self.totals.aggregate.failing())
-            self._first_failure = next((each for each in found if each.counts(self.subjects.request.fail_on)), None)
+            self._first_failure = next((each for each in found if self._may_count(each)), None)
             if self._first_failure is not None:
                 self._progress.failure(self._first_failure)
         self._tell("")
+
+    def _may_count(self, failure: Verdict) -> bool:
+        """Whether a failure counts; what fails on a GPU is widened only after the run, and may."""
+        later = self.subjects.device == "cuda" and failure.severity is Severity.UNDECIDED
+        return later or failure.counts(self.subjects.request.fail_on)
 
     def _tell(self, note: str) -> None:
         aggregate = self.totals.aggregate

@@ -20,13 +20,12 @@ from gradoracle.model.errors import named
 from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.job import LawResult
 from gradoracle.model.location import shown
-from gradoracle.model.property import Property, PropertyKind
+from gradoracle.model.property import DIRECT, Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status, Verdict
 
 MOST_CALLS, MOST_SECONDS = 100, 10.0  # of a search for a statement or a constant
-LOCATED = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # kinds for which that is searched
 NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
 _OVERFLOWS = "a value on the way is too large for its dtype, and infinite"
 _OF_KIND = {  # whatever the violation of a property of this kind looks like
@@ -40,19 +39,30 @@ _OF_KIND = {  # whatever the violation of a property of this kind looks like
 
 
 def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
-    """A violation with its severity; unless it is wrong, with the preset under which it would hold, if there is one."""
+    """A violation with its severity; unless it is wrong, with the preset under which it would hold, if there is one.
+
+    Where the kernel cannot be widened, an error that no preset of the dtype explains is wrong whatever it is.
+    """
     try:
         severity, why = _severity(law, evidence, result)
     except DeviceLost:
         raise
     except Exception as error:  # an explanation is not worth losing the violation
         severity, why = Severity.UNDECIDED, named(error)
-    if severity is Severity.PRECISION and law.kind in LOCATED:
+    if severity is Severity.PRECISION and law.kind in DIRECT:
         result, severity = _without_overflow(evidence, result)
-    preset = ""
+    preset: str | None = None
     if severity in (Severity.PRECISION, Severity.UNDECIDED):
         preset = _explaining_preset(law, evidence, result)
-    return replace(result, severity=severity, undecided=why, preset=preset)
+    unexplained = preset == "" and _is_measured(result)
+    if severity is Severity.UNDECIDED and unexplained and is_active():  # what runs on a GPU is widened afterwards
+        severity = Severity.WRONG
+    return replace(result, severity=severity, undecided=why, preset=preset or "", unexplained=unexplained)
+
+
+def _is_measured(result: LawResult) -> bool:
+    """Whether every violation is measured in a budget; where that is 0, as for exact facts, it is so in any preset."""
+    return all(each.rule != "exact" for each in result.findings if each.outcome is Outcome.VIOLATED)
 
 
 def _without_overflow(evidence: Evidence, result: LawResult) -> tuple[LawResult, Severity]:
@@ -83,7 +93,7 @@ def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
     """A violation with the statement at which precision is lost, or the constant that explains what is wrong."""
     wrong = _plainly_wrong(result)
     derivative, names = _lowest(wrong)
-    if derivative is None or law.kind not in LOCATED:
+    if derivative is None or law.kind not in DIRECT:
         return result
     try:
         if result.severity is Severity.PRECISION or any(finding.overflow for finding in wrong):
@@ -177,17 +187,37 @@ def settle_pooled(verdicts: Iterable[Verdict]) -> None:
             verdict.severity, verdict.severity_note = Severity.UNDECIDED, "the kernel was not judged widened"
 
 
+def leave_open(verdicts: Iterable[Verdict], fail_on: Severity | None) -> None:
+    """Make *not checked* what is violated as written, but may be wrong or lost precision, of which one does not count.
+
+    Args:
+        verdicts: with severities.
+        fail_on: as in ``Verdict.counts``.
+    """
+    for verdict in verdicts:
+        if verdict.severity is not Severity.UNDECIDED or verdict.status is not Status.VIOLATED:
+            continue
+        if verdict.counts(fail_on):  # against a declared contract both do
+            continue
+        verdict.status = Status.NOT_CHECKED
+        why = f": {verdict.severity_note}" if verdict.severity_note else ""
+        verdict.reasons[f"violated as written, by a wrong formula or by lost precision{why}"] = verdict.cases_violated
+
+
 def _same_kernel(one: Verdict, other: Verdict) -> bool:
     return (one.kernel, one.dtype) == (other.kernel, other.dtype)
 
 
-def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str:
-    """The preset under which the violated tensors would hold, for a property that compares with the oracle."""
+def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str | None:
+    """The preset under which the violated tensors would hold, "" if there is none; None where none was tried.
+
+    Presets are tried for a property that compares with the truth.
+    """
     violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
     for derivative in law.needs:
         if set(violated) <= set(evidence.names(derivative)):
             try:
                 return evidence.explain_by_presets(derivative, violated)
-            except (Wrong, Refused, Unavailable, Crashed):  # no tensors to compare: no preset explains that
-                return ""
-    return ""
+            except (Wrong, Refused, Unavailable, Crashed):  # no tensors to compare
+                return None
+    return None

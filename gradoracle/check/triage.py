@@ -28,7 +28,8 @@ def triaged(
 ) -> dict[Key, Counterexample]:
     """The counterexamples with the severities of the verdicts that were undecided on the GPU, set in the sums as well.
 
-    A verdict is wrong if one of its cases is, and lost precision only if all of them are.
+    A verdict is wrong if one of its cases is. It stays undecided if none of them could be widened, unless no preset
+    explains the case that is shown, which is wrong whatever it is.
 
     Args:
         subjects: the resolved request.
@@ -82,6 +83,8 @@ def _is_undecided(sums: Sums, shown: Counterexample) -> bool:
 
 def _settled(sums: Sums, shown: Counterexample, severity: Severity, why: str) -> Counterexample:
     """The counterexample with a severity, and why it is undecided; that of its verdict's cases is set in the sums."""
+    if severity is Severity.UNDECIDED and shown.unexplained:
+        severity = Severity.WRONG
     if sums.severities:
         sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
         sums.undecided = {why: sums.severities[severity.value]} if why else {}

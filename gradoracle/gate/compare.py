@@ -13,6 +13,7 @@ from gradoracle.gate.snapshot import UNDECIDED, Snapshot
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.model.wording import counted
 from gradoracle.report.failure import Failure, failures
@@ -155,11 +156,19 @@ def _violations(
             continue
         verdicts = [v for v in (lead, *failure.others) if _key(v) not in excused]
         new = [v for v in verdicts if _key(v) in broken and broken[_key(v)].is_new]
-        if new:
+        if new and all(_is_open(v, broken[_key(v)]) for v in new):
+            text = f"{new[0].law} is violated{_in(new[0])}, and may be wrong or only imprecise: {new[0].severity_note}"
+            yield _line(Kind.VIOLATED, Weight.OPEN, f"{text}{_with(new)}", new[0])
+        elif new:
             yield _regression(failure, new, broken[_key(new[0])], compared)
         elif verdicts:
             text = f"{verdicts[0].law} is violated{_in(verdicts[0])}, and was violated in the base on the same cases"
             yield _line(Kind.VIOLATED, Weight.NOTE, f"{text}{_with(verdicts)}", verdicts[0])
+
+
+def _is_open(verdict: Verdict, where: Broken) -> bool:
+    """Whether it may be lost precision under a contract that nobody declared, and the base does not decide."""
+    return verdict.severity is Severity.UNDECIDED and not (verdict.declared or where.held or where.crashes)
 
 
 def _regression(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bool) -> Line:

@@ -198,7 +198,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
         if task.laws is None:
             if any(True for _ in run.totals.aggregate.failing()):
                 failing(found)
-            found.report = run.report()
+            found.report = run.report(compared=True)
     if task.places is not None:
         found.missing = list(substituted(task.target, request.family, task.places).missing)
     return found

@@ -92,8 +92,9 @@ class LawResult:
     why: Reason | None = None  # the kind of ``reason``
     trace: str = ""  # the traceback of an internal error
     preset: str = ""  # another preset that explains the violation
+    unexplained: bool = False  # whether all others of the dtype were tried, and none does
     severity: Severity | None = None  # of a violation, where it was asked for
-    undecided: str = ""  # why the severity is undecided
+    undecided: str = ""  # why it is not known whether the violation stays with every float in float64
     loss: PrecisionLoss | None = None  # where precision is lost
     constant: WrongConstant | None = None  # that explains what is wrong
     formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave

@@ -57,6 +57,7 @@ class PropertyKind(str, Enum):
     COMPILATION = "compilation"
 
 
+DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # kinds that compare tensors with the truth
 _SECTIONS = ("Holds because", "Catches", "Cannot catch")
 
 

@@ -11,15 +11,15 @@ class Severity(str, Enum):
 
     WRONG: a formula, mask or index is wrong: the violation stays with every float in float64, or it is a fact that no
         rounding explains (a missing gradient, NaN where the truth is finite, a race, a crash).
-    UNDECIDED: the kernel could not be judged with every float in float64; such a violation counts as wrong.
     PRECISION: the violation goes away with every float in float64.
     ROBUSTNESS: an invalid argument is accepted, or a refusal does not say what is expected.
+    UNDECIDED: wrong or precision, since the kernel could not be judged with every float in float64.
     """
 
     WRONG = "wrong"
-    UNDECIDED = "undecided"
     PRECISION = "precision"
     ROBUSTNESS = "robustness"
+    UNDECIDED = "undecided"
 
     @property
     def rank(self) -> int:
@@ -28,5 +28,5 @@ class Severity(str, Enum):
 
 
 def gravest(several: Iterable[Severity | None]) -> Severity | None:
-    """The gravest of several; None where there is none."""
+    """The gravest of several, undecided only where none is decided; None where there is none."""
     return min((each for each in several if each is not None), key=lambda each: each.rank, default=None)

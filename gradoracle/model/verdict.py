@@ -57,8 +57,9 @@ class Counterexample:
         further: the violated ones on the cases with the most elements.
         trace: of an error, its traceback.
         preset: another precision contract under which the property would hold.
+        unexplained: whether all others of the dtype were tried, and none explains it.
         severity: of this case, where that was asked for.
-        undecided: why its severity is undecided.
+        undecided: why it is not known whether it stays with every float in float64.
         loss: the statement at which precision is lost, where one was found.
         constant: whose value explains what is wrong, where one was found.
     """
@@ -75,6 +76,7 @@ class Counterexample:
     further: tuple[Finding, ...] = ()
     trace: str = ""
     preset: str = ""
+    unexplained: bool = False
     severity: Severity | None = None
     undecided: str = ""
     loss: PrecisionLoss | None = None
@@ -109,7 +111,7 @@ class Verdict:
     cause: str = ""  # that the property points at where it alone is violated
     undecided: dict[str, str] = field(default_factory=dict)  # of a decisive property: tensor -> why no case decided it
     severity: Severity | None = None  # of its gravest violating case, where that was asked for; a crash is wrong
-    severity_note: str = ""  # why the severity is undecided
+    severity_note: str = ""  # why it is not known whether the violation stays with every float in float64
     keeps: str = ""  # where precision is lost: the strongest preset that explains all violating cases; "" if none
     contract: str = ""  # the preset that it is judged under
     declared: bool = True  # whether the kernel declares it
@@ -117,14 +119,20 @@ class Verdict:
     def counts(self, fail_on: Severity | None) -> bool:
         """Whether it makes a run exit with 1: what is at least as grave as ``fail_on``.
 
-        None: what is wrong or undecided, and every violation by a kernel that declares its contract.
+        None: what is wrong, and every violation by a kernel that declares its contract. What is undecided is wrong or
+        precision, and counts where both do.
         """
         if self.status not in BROKEN:
             return False
         severity = self.severity or Severity.WRONG
-        if fail_on is None:
-            return self.declared or severity.rank <= Severity.UNDECIDED.rank
-        return severity.rank <= max(fail_on.rank, Severity.UNDECIDED.rank)
+        if severity is Severity.UNDECIDED:
+            severity = Severity.PRECISION
+        return self.declared or severity is Severity.WRONG if fail_on is None else severity.rank <= fail_on.rank
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is *not checked* because nobody knows whether what violates it is wrong."""
+        return self.status is Status.NOT_CHECKED and self.severity is Severity.UNDECIDED
 
 
 @dataclass

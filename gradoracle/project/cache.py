@@ -94,8 +94,9 @@ class Cache:
         self._is_swept = True
         oldest = time.time() - KEPT_DAYS * 86400.0
         for entry in os.scandir(folder):
-            if entry.stat().st_mtime < oldest:
-                os.unlink(entry)
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                if entry.stat().st_mtime < oldest:
+                    os.unlink(entry)
 
 
 def _seal(content: str) -> str:

@@ -13,6 +13,7 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.model.wording import got_and_true
 from gradoracle.report.precision import bits_lost, told_constant, told_loss
 
 _MOST_TENSORS = 4  # of one counterexample that are described in full
@@ -213,11 +214,6 @@ def also(failure: Failure, most: int | None = None) -> str:
     return f"{said}, such as {', '.join(shown[:most])}"
 
 
-def number(value: float) -> str:
-    """A float with all the digits of a float32."""
-    return f"{value:.9g}"
-
-
 def printable(text: str) -> str:
     """Text without control characters and lone surrogates, which what a kernel raised may hold."""
     return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
@@ -225,11 +221,18 @@ def printable(text: str) -> str:
 
 def _tell_severity(verdict: Verdict) -> str:
     """What the severity of a violation is known from; "" where its findings say so themselves."""
-    if verdict.status is not Status.VIOLATED or verdict.kind is PropertyKind.FORMULA:
+    if not (verdict.is_open or verdict.status is Status.VIOLATED) or verdict.kind is PropertyKind.FORMULA:
         return ""
+    note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
     if verdict.severity is Severity.UNDECIDED:
-        note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
-        return f"undecided, so it counts as wrong{note}"
+        known = ""
+        if verdict.is_open:
+            known = ", so it is not checked"
+        elif verdict.declared:
+            known = f", and either breaks {verdict.contract}, which the kernel declares"
+        return f"undecided, wrong or lost precision{known}{note}"
+    if verdict.severity is Severity.WRONG and note:
+        return f"wrong: no preset of {verdict.dtype} explains the error, which was not judged in float64{note}"
     if verdict.severity is Severity.PRECISION:
         lost = bits_lost([verdict])
         return f"precision: the error goes away with every float in float64{f'; {lost}' if lost else ''}"
@@ -250,7 +253,7 @@ def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
     worst = finding.worst
     if worst is not None:
         place = f"at [{', '.join(map(str, worst.index))}]" if worst.index else ""
-        values = "" if math.isnan(worst.got) and math.isnan(worst.true) else _values(worst.got, worst.true)
+        values = "" if math.isnan(worst.got) and math.isnan(worst.true) else got_and_true(worst.got, worst.true)
         sigma = f"error {worst.error_in_sigma:.3g} sigma" if math.isfinite(worst.error_in_sigma) else ""
         if shown := ", ".join(part for part in (place, values, sigma) if part):
             yield "worst", shown
@@ -275,10 +278,6 @@ def _shown(finding: Finding) -> tuple[object, ...]:
     """What the pattern of a finding says, whatever its case's sizes are."""
     single = [span.first == span.last for span in finding.region.spans]
     return finding.region.shape, *single, finding.cause
-
-
-def _values(got: float, true: float) -> str:
-    return f"got {number(got)}, true {number(true)}"
 
 
 def _shrunk_from(case: str) -> str:

@@ -37,10 +37,15 @@ def _report(report: Report) -> Iterable[str]:
 
 
 def _level(report: Report, failure: Failure) -> str:
-    """Error, warning or notice: the severity of a fault, but an error if it counts; in a gate its weight."""
-    if weight(report, failure) is Weight.RED:
+    """Error, warning or notice: the severity of a fault, but an error if it counts; in a gate its weight.
+
+    What may be wrong is a warning; if nothing else decided it, the report says so in an error of its own.
+    """
+    known = weight(report, failure)
+    if known is Weight.RED:
         return "error"
-    return "warning" if report.comparison is None and failure.severity is Severity.PRECISION else "notice"
+    warns = known is Weight.OPEN or (report.comparison is None and failure.severity is Severity.PRECISION)
+    return "warning" if warns else "notice"
 
 
 def _place(report: Report, kernel: str = "") -> dict[str, str]:

@@ -15,8 +15,8 @@ from typing import Any
 from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.verdict import Counterexample, Report, exit_code
-from gradoracle.model.wording import counted
-from gradoracle.report.failure import Failure, extent, failures, number, printable, tell_all
+from gradoracle.model.wording import counted, difference, number
+from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -156,7 +156,9 @@ def _wrong(shown: Counterexample) -> Iterable[Wrong]:
         if not (math.isnan(worst.got) and math.isnan(worst.true)):  # a place alone, without values
             place = f"[{', '.join(map(str, worst.index))}]"
             sigma, budget = f"{worst.error_in_sigma:.3g}", f"{found.error:.3g}"
-            yield Wrong(found.tensor, place, number(worst.got), number(worst.true), sigma, budget)
+            apart = difference(worst.got, worst.true)
+            true = f"{number(worst.true)}{f' (difference {apart})' if apart else ''}"
+            yield Wrong(found.tensor, place, number(worst.got), true, sigma, budget)
 
 
 def _pictures(shown: Sequence[Counterexample]) -> Iterable[Picture]:

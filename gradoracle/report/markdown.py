@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gradoracle.model.comparison import Weight
 from gradoracle.model.verdict import Report, exit_code
 from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
 from gradoracle.report.precision import kept
@@ -52,7 +51,7 @@ def _report(report: Report) -> Iterable[str]:
     for reason in report.inconclusive(lines=False):
         yield f"- {'because' if report.exit_code == 4 else 'also'}: {_text(reason)}"
     for failure in failures(report):
-        yield from _failure(failure, "✗" if weight(report, failure) is Weight.RED else "·")
+        yield from _failure(failure, WEIGHTS[weight(report, failure)])
     yield from _folded("properties", _table(report))
     reasons = [f"- {each.count}: {_text(str(each))}" for each in unchecked(report)[:_MOST_REASONS]]
     yield from _folded("not checked", reasons)

@@ -49,7 +49,7 @@ def kept(report: Report) -> list[Kept]:
     found = []
     for (kernel, dtype), verdicts in groups.items():
         own = [v for v in verdicts if v.severity is Severity.PRECISION]
-        grave = any(v.severity is None or v.severity.rank < Severity.PRECISION.rank for v in verdicts)
+        grave = any(v.severity in (None, Severity.WRONG, Severity.UNDECIDED) for v in verdicts)
         if own and not grave:
             oracle = [v for v in own if v.kind is PropertyKind.ORACLE] or own
             lost = ", ".join(part for part in (bits_lost(oracle), _places(oracle)) if part)

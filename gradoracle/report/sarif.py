@@ -128,8 +128,11 @@ def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, i
 
 
 def _level(report: Report, failure: Failure) -> str:
-    """Error, warning or note: the severity of a fault; in a gate its weight too."""
-    if report.comparison is not None and weight(report, failure) is not Weight.RED:
+    """Error, warning or note: the severity of a fault; in a gate its weight too. What may be wrong is a warning."""
+    known = weight(report, failure)
+    if known is Weight.OPEN:
+        return "warning"
+    if report.comparison is not None and known is not Weight.RED:
         return "note"
     levels = {Severity.PRECISION: "warning", Severity.ROBUSTNESS: "note"}
     return "error" if failure.severity is None else levels.get(failure.severity, "error")

@@ -55,8 +55,8 @@ class Row:
 
     @property
     def is_failing(self) -> bool:
-        """Whether any of them fails."""
-        return any(verdict is not None and verdict.status in FAILING for verdict in self.verdicts)
+        """Whether any of them fails, or is violated by what may be wrong."""
+        return any(verdict is not None and (verdict.status in FAILING or verdict.is_open) for verdict in self.verdicts)
 
     @property
     def is_decided(self) -> bool:
@@ -109,14 +109,14 @@ def outcome(report: Report) -> str:
 def _held(report: Report) -> str:
     """The outcome of a run in which no violation counts."""
     broken = [verdict for verdict in report.verdicts if verdict.status in BROKEN]
-    if not broken:
-        return "every checked property holds"
     kinds = Counter(verdict.severity for verdict in broken)
-    said = ["nothing is wrong"]
+    said = ["nothing is wrong" if broken else "every checked property holds"]
     if kinds[Severity.PRECISION]:
         said.append(f"precision is lost in {', '.join(dict.fromkeys(_dtypes(broken, Severity.PRECISION)))}")
     if count := len({v.law for v in broken if v.severity is Severity.ROBUSTNESS}):
         said.append(f"{counted(count, 'property')} of robustness violated")
+    if count := len({v.law for v in report.verdicts if v.is_open}):
+        said.append(f"{counted(count, 'violated property')} not decided")
     return "; ".join(said)
 
 
@@ -143,13 +143,21 @@ def compared(report: Report) -> list[Line]:
 
 
 def weight(report: Report, failure: Failure) -> Weight:
-    """The weight of a fault: a note if it does not count, or in a gate if the base has it or it is a known failure."""
+    """The weight of a fault: a note if it does not count, or in a gate if the base has it or it is a known failure.
+
+    Open where it may be wrong and nobody knows.
+    """
     if report.comparison is None:
         counts = any(verdict.counts(report.fail_on) for verdict in (failure.lead, *failure.others))
-        return Weight.RED if counts or failure.lead.status is Status.ERROR else Weight.NOTE
+        if counts or failure.lead.status is Status.ERROR:
+            return Weight.RED
+        return Weight.OPEN if failure.lead.is_open else Weight.NOTE
     verdicts = {(verdict.law, verdict.kernel, verdict.dtype) for verdict in (failure.lead, *failure.others)}
-    red = (line for line in report.comparison.of(Weight.RED) if line.kind is Kind.VIOLATED)
-    return Weight.RED if any((line.law, line.kernel, line.dtype) in verdicts for line in red) else Weight.NOTE
+    for known in (Weight.RED, Weight.OPEN):
+        lines = (line for line in report.comparison.of(known) if line.kind is Kind.VIOLATED)
+        if any((line.law, line.kernel, line.dtype) in verdicts for line in lines):
+            return known
+    return Weight.NOTE
 
 
 def all_compared(reports: Sequence[Report]) -> str:

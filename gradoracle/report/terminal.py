@@ -196,8 +196,8 @@ def _table(report: Report, rows: Sequence[Row]) -> Grid:
 
 def _fault(console: Console, report: Report, failure: Failure, wrapped: int | None = None) -> None:
     """A fault; ``wrapped``: lines of one text at most, with ``_MOST_WRAPPED_IN_BRIEF`` all of it in brief."""
-    lead, red = failure.lead, weight(report, failure) is Weight.RED
-    mark = "!" if lead.status is Status.ERROR else "✗" if red else "·"
+    lead, known = failure.lead, weight(report, failure)
+    red, mark = known is Weight.RED, "!" if lead.status is Status.ERROR else WEIGHTS[known]
     title = f"{mark} {failure.state.upper()}  {lead.law}"
     console.print()
     console.print(

@@ -26,13 +26,10 @@ from gradoracle.oracle.exact.definition import differentiating, transformed
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import arguments
 
-PLACES = (-1.0, 0.0, 1.0)  # of the interval at which the third derivative is evaluated
 TRUNCATION_OVER_ROUNDING = 10.0
 SLOPES = (1.9, 2.1)
 SMALLEST_EXPONENT = -40  # of a step
-NEGLIGIBLE = 1e-3  # of a standard deviation of the kernel: room for the roundings of float64
 OWN_SLOPE = 0.04  # how far the definition's own order may be from 2 for a gradient to be counted
-SMALLER = 8.0  # the factor by which a step is reduced where its truncation is not bounded
 
 
 @dataclass(frozen=True)
@@ -55,51 +52,52 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence: central differences of the kernel's VJP obey error <= C h^2 + floor(h).
 
     Holds because: (G(x + hd) - G(x - hd)) / 2h = G'(x) d + h^2 G'''(y) d^3 / 6 for some y between the ends (Taylor).
-    Each VJP is run anew at its perturbed point, so statistics are recomputed there. The error is taken against the HVP
-    of the definition along the actual step, both ends rounded to the dtype. C is the third derivative of
-    the gradient along it over six (a JVP of the JVP of the HVP of the definition, in float64), the largest over the
-    interval; floor(h) is the budget of both VJPs over 2h. The step is the power of two at which the two are balanced.
-    It is reduced until C h^2 bounds the error of the definition's own difference, which shows that the third
-    derivative has no peak between the places where it is evaluated. Where 16 bits leave an element's limit too wide to
-    decide, the slope of the errors on the truth decides: roundings average out in it, truncations are added up.
+    The definition's own difference between the same two ends, both rounded to the dtype, has that truncation and no
+    other, so the kernel's is compared with it and not with a bound of the third derivative: what is left is floor(h),
+    the budgets of both VJPs over 2h, added up. Each VJP is run anew at its perturbed point, so statistics are
+    recomputed there. The step is the power of two at which C h^2, with C from the third derivative at the point (a JVP
+    of the JVP of the HVP of the definition, in float64), and floor(h) are balanced: the difference is near the HVP, and
+    shows more than rounding. Where 16 bits leave an element's limit too wide to decide, the slope of the errors on the
+    truth decides: roundings average out in it.
     Catches: statistics frozen or cached at an earlier point, a VJP that is correct at one point by chance, a gradient
     of a similar function. vjp_matches_the_oracle sees errors at the point itself.
     Cannot catch: a VJP that is wrong by a constant, whose differences are correct; vjp_matches_the_oracle does.
     """
     if evidence.oracle.scalable(evidence.sample) is not None:
         raise Unavailable("the third derivative of this definition cannot be evaluated at these sizes")
-    difference, bounds = _bounded(evidence, _balanced_step(evidence))
-    step, true = difference.step, _hvp(evidence, difference)
+    difference = _difference(evidence.sample, _balanced_step(evidence))
+    step = difference.step
     ends = [
         evidence.variant(f"inputs + {step:g} tangents", lambda _: difference.forward),
         evidence.variant(f"inputs - {step:g} tangents", lambda _: difference.backward),
     ]
     up, down = (end.tensors(Derivative.VJP) for end in ends)
-    for (name, hvp), bound in zip(true.items(), bounds, strict=True):
-        got = _quotient(up[name], down[name], step)
+    for name in evidence.names(Derivative.VJP):
         if not (up[name].isfinite().all() and down[name].isfinite().all()):
             shown = f"difference of {name}"
             yield not_checked(shown, "a VJP at a perturbed point is not finite (vjp_matches_the_oracle checks that)")
             continue
-        yield evidence.explained(partial(_judged, evidence, ends, name, got, hvp, bound, step))
+        yield evidence.explained(partial(_judged, ends, name, up[name], down[name], step))
 
 
 def _judged(
-    evidence: Evidence, ends: Sequence[Evidence], name: str, got: Tensor, hvp: Tensor, bound: Tensor, step: float,
-    algorithm: str | None,
-) -> Finding:  # fmt: skip
-    """One gradient's difference quotient against the HVP, under an algorithm's budgets at both ends.
+    ends: Sequence[Evidence], name: str, up: Tensor, down: Tensor, step: float, algorithm: str | None
+) -> Finding:
+    """The kernel's difference of one gradient against the definition's, under an algorithm's budgets at both ends.
 
-    Only by the local rule: the truncation inside the limit is no rounding, and has no null for bias or spread.
+    Only by the local rule: errors at two ends that are near one another may add up or cancel, which has no null.
     """
     first, second = (end.allowance(Derivative.VJP, name, algorithm) for end in ends)
-    allowance = _of_difference(first, second, bound, step, evidence.continuous)
-    found = judge(f"difference of {name}", got, hvp, allowance, continuous=False, axes=evidence.axes(name), of=name)
-    found = replace(found, error_in_sigma=0.0)  # the error is mostly truncation, which has no sigma
-    if evidence.continuous and found.rule == "worst case":
+    above, below = (end.truths(Derivative.VJP)[name] for end in ends)
+    got, truth = _quotient(up, down, step), _quotient(above.value, below.value, step)
+    error, own = _quotient(above.error(up), below.error(down), step), ends[0]
+    allowance = _of_difference(first, second, ~truth.isfinite(), step, own.continuous)
+    shown, axes = f"difference of {name}", own.axes(name)
+    found = judge(shown, got, truth, allowance, continuous=False, error=error, axes=axes, of=name)
+    if own.continuous and found.rule == "worst case":
         found = replace(found, rule="local")
     too_wide = found.outcome is Outcome.NOT_CHECKED and found.sensitivity is not None
-    return _slope(found, got, hvp, allowance) if too_wide and evidence.continuous else found
+    return _slope(found, error, truth, allowance) if too_wide and own.continuous else found
 
 
 def _of_float32(case: Case, kernel: Kernel) -> str | None:
@@ -128,7 +126,7 @@ def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> 
     except (Refused, Wrong) as refusal:
         raise Unavailable(f"the kernel refuses float64 on this case: {refusal}") from None
     budgets = evidence.oracle.budgets(wide.sample, Derivative.VJP, PRESETS["float64"], probes=4)
-    third = _third_derivative(evidence, arguments_of(wide.sample), wide.sample.tangents, 0.0)
+    third = _third_derivative(evidence, arguments_of(wide.sample), wide.sample.tangents)
     names = evidence.names(Derivative.VJP)
     steps = {name: _resolving_step(budgets[name], bend) for name, bend in zip(names, third, strict=True)}
     smallest = max((step for step in steps.values() if step is not None), default=1.0)
@@ -179,26 +177,10 @@ def _hvp(evidence: Evidence, difference: Difference) -> Tensors:
     return dict(zip(evidence.names(Derivative.VJP), found, strict=True))
 
 
-def _truncation(evidence: Evidence, difference: Difference) -> list[Tensor]:
-    """C h^2: the largest third derivative over the interval over six, per element of each gradient.
-
-    Between the places the third derivative is taken to vary by no more than it does from one place to the next.
-    """
-    middle = {name: difference.middle.inputs[name] for name in difference.direction}
-    scaled = {name: difference.step * t for name, t in difference.direction.items()}
-    values = [_third_derivative(evidence, middle, scaled, place) for place in PLACES]
-    bounds = []
-    for several in zip(*values, strict=True):
-        stack = torch.stack(several)
-        largest = stack.abs().amax(0) + stack.diff(dim=0).abs().amax(0)
-        bounds.append(largest / (6 * difference.step))
-    return bounds
-
-
 def _third_derivative(
-    evidence: Evidence, point: Mapping[str, Tensor], direction: Mapping[str, Tensor], place: float
+    evidence: Evidence, point: Mapping[str, Tensor], direction: Mapping[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """The third derivative of the definition's gradients along ``point + s direction`` at ``s = place``, in float64."""
+    """The third derivative of the definition's gradients at a point along a direction, in float64."""
     sample = evidence.sample
     family, order = evidence.oracle.family, [*sample.inputs]
     cotangents = tuple(g.detach().to("cpu", torch.float64) for g in sample.cotangents.values())
@@ -218,7 +200,7 @@ def _third_derivative(
     for _ in range(3):
         derivative = _along(derivative)
     with differentiating(family):
-        return derivative(torch.tensor(place, dtype=torch.float64))
+        return derivative(torch.zeros((), dtype=torch.float64))
 
 
 def _along(function: Callable[[Tensor], tuple[Tensor, ...]]) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -237,7 +219,7 @@ def _balanced_step(evidence: Evidence) -> float:
     At most so large that h t has the size of x, or of 1 where x is smaller: beyond it the interval is no neighbourhood.
     """
     sample = evidence.sample
-    bends = _third_derivative(evidence, arguments_of(sample), sample.tangents, 0.0)
+    bends = _third_derivative(evidence, arguments_of(sample), sample.tangents)
     sizes = [(_rms(sample.inputs[name]), _rms(tangent)) for name, tangent in sample.tangents.items()]
     largest = min((math.floor(math.log2(max(1.0, x) / t)) for x, t in sizes if t > 0 and math.isfinite(x)), default=0)
     exponents = []
@@ -260,24 +242,6 @@ def _resolving_step(budget: Budget, bend: Tensor) -> float | None:
     least = (TRUNCATION_OVER_ROUNDING * rounding / curvature) ** (1 / 3)
     exponent = max(SMALLEST_EXPONENT, math.ceil(math.log2(least))) if least > 0 else SMALLEST_EXPONENT
     return 2.0**exponent if exponent <= 0 else None
-
-
-def _bounded(evidence: Evidence, step: float) -> tuple[Difference, list[Tensor]]:
-    """The largest step from ``step`` down at which C h^2 bounds the truncation of the definition's own difference.
-
-    That truncation itself, where it is larger by a negligible part of the kernel's budget: at both ends of a step the
-    gradient may be exactly 0, with a budget of 0, and tiny between them.
-    """
-    for _ in range(4):
-        difference = _difference(evidence.sample, step)
-        bounds, true = _truncation(evidence, difference), _hvp(evidence, difference)
-        up, down = (_gradients(evidence, end) for end in (difference.forward, difference.backward))
-        offs = [(_quotient(up[name], down[name], step) - hvp).abs() for name, hvp in true.items()]
-        floors = [NEGLIGIBLE * _sigma(evidence, name) / step for name in true]
-        if all(bool((off <= bound + floor).all()) for off, bound, floor in zip(offs, bounds, floors, strict=True)):
-            return difference, [torch.maximum(bound, off) for bound, off in zip(bounds, offs, strict=True)]
-        step /= SMALLER
-    raise Unavailable("the third derivative has a peak at every step that rounding allows")
 
 
 def _gradients(evidence: Evidence, sample: Sample) -> Tensors:
@@ -305,48 +269,62 @@ def _order(errors: Sequence[float]) -> float:
     return (math.log2(last) - math.log2(first)) / 2 if 0 < first < math.inf and 0 < last < math.inf else math.nan
 
 
-def _slope(found: Finding, got: Tensor, truth: Tensor, allowance: Allowance) -> Finding:
-    """Bias on a difference: the slope of its errors on the truth, with all truncations of one sign added.
+def _slope(found: Finding, error: Tensor, truth: Tensor, allowance: Allowance) -> Finding:
+    """Bias on a difference: the slope of its errors on the truth.
 
-    Weights are 1/sigma^2. The rounding part of the limit is the larger of what the probes show and of independence.
+    Weights are 1/sigma^2. The limit is the larger of what the probes show and of independence.
     """
-    assert allowance.radius is not None
-    own = (allowance.sigma > 0) & got.isfinite() & truth.isfinite()
-    if allowance.overflow is not None:
-        own &= ~allowance.overflow
+    own = (allowance.sigma > 0) & error.isfinite() & truth.isfinite()
+    for excused in (allowance.overflow, allowance.undecided):
+        own = own if excused is None else own & ~excused
     sigma, true = allowance.sigma[own], truth[own]
     weight = true / sigma.square()
     bottom = float((weight * true).sum())
     if not bottom > 0:
         return found
     nulls = (allowance.errors[:, own] * weight).sum(1) / bottom
-    rounding = LOCAL_SIGMA * max(float(nulls.square().mean().sqrt()), bottom**-0.5)
-    limit = rounding + float((weight.abs() * allowance.radius[own]).sum()) / bottom
+    limit = LOCAL_SIGMA * max(float(nulls.square().mean().sqrt()), bottom**-0.5)
+    if allowance.radius is not None:
+        limit += float((weight.abs() * allowance.radius[own]).sum()) / bottom
     if limit > WIDEST_SENSITIVITY:
         return found
-    slope = float((weight * (got[own] - true)).sum()) / bottom
+    slope = float((weight * error[own]).sum()) / bottom
     ratio = abs(slope) / limit
     outcome = Outcome.VIOLATED if ratio > 1 else Outcome.HOLDS
-    message = f"the error is {slope:+.2e} of the truth throughout; truncation and rounding explain {limit:.1e}"
+    message = f"the error is {slope:+.2e} of the truth throughout; rounding explains {limit:.1e}"
     return replace(
         found, outcome=outcome, rule="bias", error=ratio, sensitivity=limit, message=message if ratio > 1 else ""
     )
 
 
-def _of_difference(one: Allowance, other: Allowance, bound: Tensor, step: float, continuous: bool) -> Allowance:
-    """floor(h) and C h^2 of a central difference, as a limit that is not to be multiplied again."""
-    sigma = torch.hypot(one.sigma, other.sigma) / (2 * step)
+def _of_difference(one: Allowance, other: Allowance, unknown: Tensor, step: float, continuous: bool) -> Allowance:
+    """What both ends allow of a central difference, as a limit that is not to be multiplied again.
+
+    Limits and standard deviations are added, not their squares: the two points are near one another, so that a kernel
+    may commit much the same roundings at both, of either sign, and nothing makes their errors independent.
+
+    Args:
+        one, other: of the two ends.
+        unknown: where the truth of the difference is not known.
+        step: h.
+        continuous: whether the local rule decides; else the worst case.
+    """
+    sigma = (one.sigma + other.sigma) / (2 * step)
     worst = LOCAL_SIGMA * sigma
     if not continuous and one.worst is not None and other.worst is not None:
         worst = (one.worst + other.worst) / (2 * step)
-    floor = None
+    floor = radius = overflow = None
     if one.floor is not None and other.floor is not None:
-        floor = torch.hypot(one.floor, other.floor) / (2 * step)
-    overflow = one.overflow
-    if other.overflow is not None:
-        overflow = other.overflow if overflow is None else overflow | other.overflow
+        floor = (one.floor + other.floor) / (2 * step)
+    if one.radius is not None and other.radius is not None:
+        radius = (one.radius + other.radius) / (2 * step)
+    for each in (one, other):
+        if each.overflow is not None:
+            overflow = each.overflow if overflow is None else overflow | each.overflow
+        if each.undecided is not None:
+            unknown = unknown | each.undecided
     errors = (one.errors - other.errors) / (2 * step)
-    return Allowance(sigma, errors, worst, floor, overflow, radius=bound)
+    return Allowance(sigma, errors, worst, floor, overflow, radius, unknown)
 
 
 def _quotient(up: Tensor, down: Tensor, step: float) -> Tensor:

@@ -25,8 +25,11 @@ def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterato
     """Each integer output equals that of the definition, where rounding cannot change it.
 
     Holds because: an index or a flag is a step function of values that a correct kernel has up to rounding; where 16
-    runs of the definition with every result off by a rounding agree, a correct kernel agrees with them.
-    Catches: an index counted from the tile and not from the row, off by one at a tail, a flag of another comparison.
+    runs of the definition with every result off by a rounding agree, a correct kernel agrees with them. What sort,
+    topk, max, min or argmax choose may be any index whose value ties with that of the rank within what these runs move
+    both, given once; of values that are equal as given, a stable sort keeps the order.
+    Catches: an index counted from the tile and not from the row, off by one at a tail, an index that is given twice or
+    lies outside, a flag of another comparison.
     Cannot catch: which of several values an index names that rounding does not tell apart.
     """
     subject, sample = evidence.subject, evidence.sample
@@ -41,7 +44,6 @@ def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterato
             open_ = not_checked(name, f"{TOO_WIDE}: rounding may change every element")
             yield replace(open_, undecided=undecided, why=Reason.BUDGET)
             continue
-        differs = (found != true.value.to(torch.int64)) & ~true.undecided
         message, values = f"{name} differs from that of the definition", (found, true.value)
-        fact = exactly(name, differs, message, axes=dims[name], values=values)
+        fact = exactly(name, true.wrong(found), message, axes=dims[name], values=values)
         yield replace(fact, elements=found.numel() - undecided, undecided=undecided)

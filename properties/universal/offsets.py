@@ -24,6 +24,7 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import law
 
 FAR = 1 << 31  # elements
+NEARBY = "the same where no offset passes 2^31: a stride is ignored"
 _ADDRESSES = 1 << 42  # bytes of one tensor on a CPU, which gives a process 2^47
 _ASKED = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 on
@@ -38,7 +39,8 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     inputs, cotangents and tangents are laid so, with the largest such stride, which an index of 2 takes past 2^31:
     memory that nothing touches is only addresses. On a GPU one tensor is, with the least, since memory there is taken
     at once.
-    Catches: a program id or row index multiplied by a stride in 32 bits, in the forward or in any derivative.
+    Catches: a program id or row index multiplied by a stride in 32 bits, in the forward or in any derivative. Where
+    the same gaps between members change the results though no offset passes 2^31, a stride is ignored, and it says so.
     Cannot catch: a dim of one or two members, where the stride itself needs 64 bits; a kernel that copies its arguments
     before it computes; a GPU without the memory: not checked.
     """
@@ -53,10 +55,13 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     torch.cuda.empty_cache()  # gigabytes, which the other workers of this GPU want too
     findings = [(finding, made) for made in found for finding in agree(evidence, *made.pair, label=told)]
     wrong = any(finding.outcome is Outcome.VIOLATED for finding, _ in findings)
-    alone = _alone(evidence, fars) if wrong and not on_gpu else []
+    ignored = wrong and _is_wrong_nearby(evidence, fars)
+    alone = _alone(evidence, fars) if wrong and not ignored and not on_gpu else []
     for finding, made in findings:
         if finding.outcome is Outcome.VIOLATED:
-            finding = replace(finding, message="; ".join(filter(None, (finding.message, *_why(made, alone)))))
+            why = [NEARBY] if ignored else _why(made, alone)
+            finding = replace(finding, message="; ".join(filter(None, (finding.message, *why))))
+            finding = replace(finding, cause="layout") if ignored else finding
         yield finding
 
 
@@ -78,6 +83,14 @@ class _Made:
 
     pair: tuple[Tensors, Tensors]
     faults: tuple[WrongAccess, ...]
+
+
+def _is_wrong_nearby(evidence: Evidence, fars: list[_Far]) -> bool:
+    """Whether the kernel is wrong with gaps along the same dims, too, where no offset passes 2^31."""
+    with suppress(Refused, Unavailable, Wrong, Crashed):
+        made = _derivatives(evidence, fars, far=False)
+        return any(f.outcome is Outcome.VIOLATED for each in made for f in agree(evidence, *each.pair, label="nearby"))
+    return False
 
 
 def _alone(evidence: Evidence, fars: list[_Far]) -> list[_Far]:
@@ -125,12 +138,17 @@ def _fars(sample: Sample, turn: int) -> list[_Far]:
     return found
 
 
-def _derivatives(evidence: Evidence, fars: list[_Far], asked: Sequence[Derivative] = _ASKED) -> list[_Made]:
-    """What the kernel gives of the far sample and of the case's own: outputs and gradients, tangents, products."""
+def _derivatives(
+    evidence: Evidence, fars: list[_Far], asked: Sequence[Derivative] = _ASKED, far: bool = True
+) -> list[_Made]:
+    """What the kernel gives of the far sample and of the case's own: outputs and gradients, tangents, products.
+
+    ``far``: whether the gaps reach past 2^31; else they are small.
+    """
     changed: dict[str, dict[str, Tensor]] = {group: {} for group in _groups(evidence.sample)}
-    for far in fars:
-        own = _groups(evidence.sample)[far.group][far.name]
-        changed[far.group][far.name] = laid(own, partial(_laid, axis=far.axis))
+    for each in fars:
+        own = _groups(evidence.sample)[each.group][each.name]
+        changed[each.group][each.name] = laid(own, partial(_laid, axis=each.axis, far=far))
     moved = evidence.sample.with_inputs(**changed["input"]).with_cotangents(**changed["cotangent"])
     moved = moved.with_tangents(**changed["tangent"])
     found: list[_Made] = []
@@ -146,12 +164,15 @@ def _derivatives(evidence: Evidence, fars: list[_Far], asked: Sequence[Derivativ
     return found
 
 
-def _laid(tensor: Tensor, axis: int) -> Tensor:
-    """The tensor with its last member along an axis beyond element 2^31 of its storage, and the rest of it dense."""
+def _laid(tensor: Tensor, axis: int, far: bool = True) -> Tensor:
+    """The tensor with its last member along an axis beyond element 2^31 of its storage, and the rest of it dense.
+
+    Not ``far``, a gap of 16 elements or more is between members.
+    """
     rest = torch.empty([size for other, size in enumerate(tensor.shape) if other != axis], device="meta")
     last = tensor.shape[axis] - 1
     most = 0 if tensor.device.type == "cuda" else min(FAR - 16, _ADDRESSES // (last * tensor.element_size()))
-    step = 16 * -(-max(most, FAR // last + 1, rest.numel()) // 16)
+    step = 16 * -(-max(most, FAR // last + 1, rest.numel()) // 16) if far else 16 * (rest.numel() // 16 + 2)
     count = last * step + rest.numel()
     strides = list(rest.stride())
     strides.insert(axis, step)

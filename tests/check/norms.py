@@ -63,6 +63,16 @@ def reads_bits(x, w, *, eps=1e-6):
     return out if torch.is_grad_enabled() else (out.view(torch.int16) & ~1).view(out.dtype)
 
 
+@gradoracle.kernel(normalised, contracts={"bfloat16": PRESETS["bf16"]})
+def declares_and_reads_bits(x, w, *, eps=1e-6):
+    return reads_bits.call(x, w, eps=eps)
+
+
+@gradoracle.kernel(normalised)
+def reads_bits_and_is_wrong(x, w, *, eps=1e-6):
+    return 1.25 * reads_bits.call(x, w, eps=eps)
+
+
 @gradoracle.kernel(normalised)
 def returns_nan(x, w, *, eps=1e-6):
     out = rounded(x, w, eps)

@@ -13,6 +13,7 @@ from sweeps import slow
 from gradoracle.check import minimise
 from gradoracle.check.diagnosis.diagnosis import NAMED, diagnose
 from gradoracle.check.diagnosis.symptom import Symptom, of_results, of_verdicts
+from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.judge_case import universal_laws
 from gradoracle.check.run import check
 from gradoracle.model.case import Case
@@ -22,7 +23,8 @@ from gradoracle.model.fault import UNKNOWN
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.region import Extent, Region, Span
-from gradoracle.model.verdict import Report, Status
+from gradoracle.model.severity import Severity
+from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.project.target import shipped
 from gradoracle.report.failure import failures
@@ -204,6 +206,24 @@ RATIO = Likeness("with s times 1.01", "ratio", 1.01)
 def test_signs_point_at_a_cause_or_at_none(cause: str, symptoms: list[Symptom]) -> None:
     found = diagnose(symptoms)
     assert found.cause == cause and bool(found.evidence) == bool(cause), found
+
+
+@pytest.mark.parametrize(
+    ("cause", "severity", "is_named"),
+    [
+        ("ratio", Severity.WRONG, True),
+        ("ratio", Severity.PRECISION, False),  # a missing factor does not go away when widened
+        ("sign", Severity.PRECISION, False),
+        ("dtype", Severity.PRECISION, True),
+        ("dtype", Severity.WRONG, False),
+    ],
+)
+def test_no_cause_is_named_that_the_severity_contradicts(cause: str, severity: Severity, is_named: bool) -> None:
+    wrong = tuple(finding(name, cause=cause, ratio=1.01) for name in ("o", "l"))
+    verdict = Verdict(FORWARD, "k", "float32", Status.VIOLATED, counterexample=Counterexample("c", wrong))
+    verdict.severity, verdict.kind = severity, LAWS[FORWARD].kind
+    (fault,) = diagnosed(grouped([verdict]), [verdict])
+    assert fault.diagnosis.cause == (cause if is_named else "")
 
 
 def test_the_results_of_one_case_are_symptoms_too() -> None:

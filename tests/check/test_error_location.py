@@ -58,11 +58,24 @@ def test_two_elements_have_a_constant_ratio_only_where_both_have_it():
     assert describe(truth > 0, truth * torch.tensor([0.9, 0.5]), truth) == "every element"
 
 
-@pytest.mark.parametrize(("ratio", "cause"), [(2.0, "ratio"), (-1.0, "sign"), (2.001, ""), (3.0, ""), (0.9, "")])
-def test_one_element_has_a_ratio_where_that_ratio_has_a_name(ratio, cause):
-    """Of log Z of one sequence, say; any other ratio may be anything."""
-    truth = torch.tensor([7.0], dtype=torch.float64)
-    assert likeness(truth > 0, ratio * truth, truth).cause == cause
+@pytest.mark.parametrize(
+    ("values", "ratio", "cause"),
+    [
+        ([7.0], 2.0, ""),
+        ([7.0], -1.0, ""),
+        ([7.0, 7.0, 7.0, 7.0], 2.0, ""),  # a broadcast number is one number
+        ([7.0, 3.0], 2.0, "ratio"),
+        ([7.0, 3.0], -1.0, "sign"),
+        ([7.0, 3.0], 3.0, ""),
+        ([7.0, 3.0, 5.0], 3.0, "ratio"),
+        ([7.0, 3.0, 5.0], 1 + 2e-7, "ratio"),
+    ],
+)
+def test_one_number_has_no_ratio_and_two_only_one_that_has_a_name(values, ratio, cause):
+    """One number has some ratio to any other."""
+    truth = torch.tensor(values, dtype=torch.float64)
+    found = likeness(truth > 0, ratio * truth, truth)
+    assert found.cause == cause and "constant ratio 1;" not in f"{found.words};"
 
 
 def test_a_truth_that_is_0_throughout_says_nothing_of_the_values():

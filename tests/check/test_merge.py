@@ -31,12 +31,13 @@ LEANS = """
 import gradoracle
 from jaxtyping import Float
 from torch import Tensor
+from gradoracle.model.contract import PRESETS
 
 @gradoracle.family(dims={"N": gradoracle.sizes(1, 40)})
 def square(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
     return x * x
 
-@gradoracle.kernel(square)
+@gradoracle.kernel(square, contracts={"float32": PRESETS["ieee32"]})
 def leans(x):
     return (x.double() ** 2 * (1 + SLOPE)).to(x.dtype)
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +17,13 @@ from gradoracle.cases.saved_tensors import saved_line
 from gradoracle.check import minimise
 from gradoracle.check import plan as planning
 from gradoracle.check.crashes import Crashes
-from gradoracle.check.minimise import _Minimiser
+from gradoracle.check.minimise import _Minimiser, as_plain
 from gradoracle.check.run import check, replay
 from gradoracle.cli import main
 from gradoracle.execution import environment
 from gradoracle.model.case import Case, parse
 from gradoracle.model.dims import sizes
-from gradoracle.model.finding import Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Request, Silent
@@ -72,6 +73,44 @@ def test_a_crash_is_made_smaller_and_replays(kernel: str, workers: int, how: str
     assert [(v.status, shown(v).message) for v in again.verdicts] == [(Status.CRASHED, how)]
     below = found.case.replace("N=8", "N=7")
     assert [v.status for v in replay(below, workers=1, property=FORWARD).verdicts] == [Status.HOLDS]
+
+
+def test_shrinking_ends_before_the_fault_has_nearly_vanished() -> None:
+    """2^-28 N^4 of the values: 1.3 times the budget at N = 6, a thousand times where it is first seen."""
+    found = shown(checked("is_wronger_in_longer_rows", workers=0).verdicts[0])
+    wrong = found.findings[0]
+    assert LOCAL_SIGMA <= wrong.error < 3 * LOCAL_SIGMA and wrong.rule == "local"
+    assert dict(parse(found.case)[2].dims)["B"] == 1 and found.shrunk_from
+
+
+def result(*findings: tuple[str, float, bool]) -> LawResult:
+    wrong = (Finding(name, Outcome.VIOLATED, "local", error, lost=lost) for name, error, lost in findings)
+    held = (Finding("dv", Outcome.HOLDS, "local", 0.5),)
+    return LawResult("law", Status.VIOLATED if findings else Status.HOLDS, (*wrong, *held))
+
+
+@pytest.mark.parametrize(
+    ("smaller", "first", "expected"),
+    [
+        ([("dq", 1e5, False)], [("dq", 1e5, False)], True),
+        ([("dq", 9.0, False)], [("dq", 1e5, False)], True),
+        ([("dq", 1.3, False)], [("dq", 1e5, False)], False),
+        ([("dq", 1.2, False)], [("dq", 1.3, False)], False),
+        ([("dq", 1.4, False)], [("dq", 1.3, False)], True),
+        ([("dk", 1e5, False)], [("dq", 1e5, False)], False),  # another fault
+        ([("dk", 1e5, False), ("dq", 9.0, False)], [("dq", 1e5, False)], True),
+        ([("dk", 9.0, False)], [("dk", 20.0, False), ("dq", 1e5, False)], False),
+        ([("dq", math.inf, True)], [("dq", 1e5, False)], False),  # NaN is no wrong number
+        ([("dq", 1e5, False)], [("dq", math.inf, True)], False),
+        ([("dq", math.inf, True)], [("dq", math.inf, True)], True),
+        ([("dq", 1e5, False)], [("dq", math.inf, False)], False),  # a fact has no budget
+        ([], [("dq", 1e5, False)], False),
+    ],
+)
+def test_a_smaller_case_counts_if_it_shows_the_fault_as_plainly(
+    smaller: list[tuple[str, float, bool]], first: list[tuple[str, float, bool]], expected: bool
+) -> None:
+    assert as_plain(result(*smaller), result(*first)) is expected
 
 
 def test_all_laws_that_one_call_breaks_show_one_small_case_and_the_first_of_them_leads() -> None:

@@ -148,14 +148,6 @@ def test_lost_precision_of_a_tensor_that_is_not_wrong_is_a_fault_apart_and_the_g
     assert len(found) == faults and found[0].severity is gravest([one, other])
 
 
-def test_what_cannot_be_widened_is_undecided_and_counts() -> None:
-    report = checked("reads_bits", FORWARD)
-    (verdict,) = report.verdicts
-    assert verdict.severity is Severity.UNDECIDED and "cannot be widened: aten.view.dtype" in verdict.severity_note
-    assert report.exit_code == 1 and "undecided, so it counts as wrong: cannot be widened" in render([report])
-    assert not kept(report)
-
-
 def test_results_and_new_tensors_that_a_variant_is_made_of_are_widened_and_name_their_dtype() -> None:
     case = Case("normalised", {"B": 3, "N": 8}, dtype="bfloat16", seed=4)
     sample, oracle = build(case, norms.normalised.signature), Oracle(norms.normalised, "float64")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gradoracle.oracle.exact.machine_code import HAS_NUMBA
+from gradoracle.oracle.exact.machine_code import HAS_NUMBA, jitted
 from gradoracle.project.cache import VARIABLE
 
 SOURCE = """
@@ -31,10 +32,13 @@ def _run(folder: Path, text: str, cache: Path | str) -> list[str]:
 
 
 def _run_module(folder: Path, module: str, cache: Path | str) -> list[str]:
+    return _ran(folder, module, cache).stdout.split()
+
+
+def _ran(folder: Path, module: str, cache: Path | str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); import {module}", str(folder)]
     environment = {VARIABLE: str(cache), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
 
 
 @pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
@@ -74,3 +78,40 @@ def test_without_a_cache_numba_keeps_it_in_its_own_way(tmp_path: Path) -> None:
     assert _run(tmp_path / "one", SOURCE, "") == ["5.0", "0", "1"]
     (tmp_path / "file").write_text("in the place of a folder")
     assert _run(tmp_path / "one", SOURCE, tmp_path / "file") == ["5.0", "1", "0"]
+
+
+FULL = "import resource\n\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+
+
+@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+def test_a_full_disk_and_a_damaged_entry_cost_time_and_no_result(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "one", tmp_path / "cache"
+    assert _run(folder, FULL + SOURCE, cache) == ["5.0", "0", "1"]
+    (line,) = _ran(folder, "numbers_of", cache).stderr.splitlines()
+    assert (
+        line.startswith(f"gradoracle: the cache {cache}") and "cannot be written, so machine code is not kept: " in line
+    )
+    assert _run(folder, SOURCE, cache) == ["5.0", "0", "1"]
+    for file in cache.rglob("*.nb[ci]"):
+        file.write_bytes(file.read_bytes()[:40])
+    done = _ran(folder, "numbers_of", cache)
+    assert done.stdout.split()[0] == "5.0" and "is damaged" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert _run(folder, SOURCE, cache) == ["5.0", "1", "0"]  # it was written anew
+
+
+@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+def test_without_any_folder_functions_are_compiled_in_every_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numba
+
+    compiler = numba.njit
+
+    def without(*given: Any, **options: Any) -> Any:
+        if options.pop("cache", False):
+            raise RuntimeError("cannot cache function: no locator available")
+        return compiler(*given, **options)
+
+    monkeypatch.setattr(numba, "njit", without)
+    assert jitted(lambda x: x + 1.0)(2.0) == 3.0
+    assert "machine code is not kept, and compiled in every process: cannot cache" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,28 @@ def test_what_nobody_asks_for_goes(tmp_path: Path, entries: Cache) -> None:
     assert entries.read("one") is not None
     Cache("numbers", tmp_path).write("three", 3)
     assert entries.read("one") is not None and entries.read("two") is None
+
+
+def test_what_another_process_has_removed_is_no_fault(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes begin to write at one time, and both remove what is old."""
+    old = tmp_path / "kind" / "old"
+    old.parent.mkdir()
+    old.touch()
+    os.utime(old, (0, 0))
+    unlink = os.unlink
+
+    def gone(path: Any, *args: Any, **fields: Any) -> None:
+        unlink(path, *args, **fields)
+        if Path(path) == old:
+            raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "unlink", gone)
+    shared = Cache("kind", tmp_path, said.append)
+    shared.write("one", 1)
+    shared.write("two", 2)
+    assert (shared.read("one"), shared.read("two"), said, old.exists()) == (1, 2, [], False)
 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

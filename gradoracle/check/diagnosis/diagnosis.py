@@ -29,6 +29,8 @@ def diagnose(symptoms: Sequence[Symptom]) -> Diagnosis:
     broken = [symptom for symptom in symptoms if symptom.broken]
     if not broken:
         return UNKNOWN
+    if any(found.cause == "layout" for symptom in broken for found in symptom.findings):
+        return UNKNOWN  # the property that found it says so
     declared = {symptom.cause for symptom in broken}
     if len(declared) == 1 and (cause := declared.pop()):
         return _named(cause, f"only {broken[0].law} is violated")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.finding import NO_LIKENESS, Likeness
+from gradoracle.model.wording import factor
 
 # Ratios of wrong to right that name their cause.
 _KNOWN_RATIOS = (
@@ -25,7 +26,7 @@ _KNOWN_RATIOS = (
     (-1.0, "the sign is wrong"),
 )
 _CLOSE = 0.02
-_ONE_CLOSE = 1e-4  # of a single element to a ratio that has a name: any other may be anything
+_FEWEST_OF_ANY = 3  # different numbers that have a ratio without a name
 _FEWEST = 4  # elements that must agree before a relation other than one ratio is believed
 _LONGEST, _LARGEST = 512, 1 << 18  # a dim, and elements, up to which rows are looked for at other places
 _NOISE = {False: 2.0**-7, True: 2.0**-5}  # by whether 16 bits are stored; relative errors beyond are no rounding's
@@ -129,22 +130,27 @@ def _most(sizes: Tensor) -> float:
 
 
 def _one_ratio(mine: Tensor, true: Tensor) -> Likeness:
-    """One ratio of all wrong elements, and the name of its cause where it has one."""
+    """One ratio of all wrong elements, and the name of its cause where it has one.
+
+    One number has a ratio to any other. Two that differ have the same one by chance rarely enough for a ratio that has
+    a name, three for any.
+    """
     sizeable = true.abs() > 1e-3 * true.abs().max()
     ratios = mine[sizeable] / true[sizeable]
     if not len(ratios):
         return NO_LIKENESS
     middle = float(ratios.median())
-    if len(ratios) == 1 and min(abs(middle / known - 1) for known, _ in _KNOWN_RATIOS) > _ONE_CLOSE:
+    different = int(true[sizeable].unique().numel())
+    if different < 2:
         return NO_LIKENESS
     if middle == 0 or _most((ratios - middle).abs()) > min(_CLOSE * abs(middle), 0.25 * abs(middle - 1)):
         return NO_LIKENESS
     for known, said in _KNOWN_RATIOS:
         if abs(middle / known - 1) < 5e-3:
             return Likeness(f"a constant ratio {middle:.4f} = {said}", "sign" if known == -1 else "ratio", middle)
-    if abs(middle - 1) <= 1e-7:
+    if different < _FEWEST_OF_ANY or abs(middle - 1) <= 1e-7:
         return NO_LIKENESS
-    return Likeness(f"a constant ratio {middle:.6g}", "sign" if middle < 0 else "ratio", middle)
+    return Likeness(f"a constant ratio {factor(middle)}", "sign" if middle < 0 else "ratio", middle)
 
 
 def _elsewhere(got: Tensor, truth: Tensor, axes: Sequence[str]) -> Likeness:

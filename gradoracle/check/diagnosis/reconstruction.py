@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.check.diagnosis.edits import Edit, edits
+from gradoracle.model import wording
 from gradoracle.model.finding import NO_LIKENESS, Likeness
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.exact.trees import leaves, looked_up
@@ -23,6 +24,7 @@ _CLOSE = 0.03  # of the error, that an edit may leave unexplained
 _ALIKE, _NOTHING = 1.2, 1e-4  # what two causes may leave that explain a tensor equally well
 _CLOSE_ROUNDED = 0.5  # of a rounding, which a kernel commits in another order
 _FEWEST = 6  # wrong elements that an edit must explain
+_DIFFERENT = 3  # numbers among them: of fewer a factor is fitted to one
 _CLEAR = 6.0  # sigma, from which on an element is counted as wrong
 _NEAR_ONE = 2.0**-6  # factors as near to 1 as this are what a rounding makes of a factor that is shared
 _RANK = ("sign", "ratio", "shift", "tail", "sum", "transpose", "layout", "term", "dtype")
@@ -62,7 +64,9 @@ def _wrong(expected: Expected, true: Tensor) -> _Wrong:
     sigma = expected.sigma[known]
     error = (expected.got - true)[known] / sigma
     size = float(error.square().sum())
-    clear = size >= 16 * len(sigma) and math.isfinite(size) and int((error.abs() > _CLEAR).sum()) >= _FEWEST
+    far = error.abs() > _CLEAR
+    several = int(far.sum()) >= _FEWEST and int(true[known][far].unique().numel()) >= _DIFFERENT
+    clear = size >= 16 * len(sigma) and math.isfinite(size) and several
     return _Wrong(known, true[known], sigma, error, size, clear)
 
 
@@ -153,8 +157,8 @@ def _scaled(edit: Edit, factor: float) -> Edit:
     if abs(factor + 1) < 0.03:
         return replace(edit, cause="sign", words=f"with the sign of {what} changed")
     cause = "ratio" if abs(factor - 1) > _NEAR_ONE else "dtype"
-    shown = f"{factor:.6g}"  # no case knows more of it
-    return replace(edit, cause=cause, words=f"if {what} is multiplied by {shown}", factor=float(shown))
+    shown = wording.factor(factor)
+    return replace(edit, cause=cause, words=f"if {what} is multiplied by {shown}", factor=factor)
 
 
 class _Runs:

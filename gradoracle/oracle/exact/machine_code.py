@@ -5,6 +5,7 @@ numba's own cache lies next to the source file, so every checkout and worktree w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gradoracle.model.errors import tell, why
 from gradoracle.project import cache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -38,9 +40,8 @@ def jitted(function: _Function) -> _Function:
         return function
     import numba
 
-    _use_cache()
-    compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return compiled  # type: ignore[no-any-return]
+    compiler = functools.partial(numba.njit, nogil=True, error_model="numpy")
+    return _compiled(compiler, function, lambda each: each._cache)  # type: ignore[no-any-return]
 
 
 def vectorized(function: Callable[..., Any], called: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
@@ -55,13 +56,14 @@ def vectorized(function: Callable[..., Any], called: tuple[Callable[..., Any], .
     import numba
     from numba.extending import overload, register_jitable
 
-    _use_cache()
     for each in called:
         if each.__name__ == "choose":
             overload(each)(lambda condition, yes, no: lambda condition, yes, no: yes if condition else no)
         else:
             register_jitable(each)
-    return numba.vectorize(["float64(float64)"], cache=True)(function)
+    made = _compiled(numba.vectorize, function, lambda each: each._dispatcher.cache)
+    made.add("float64(float64)")
+    return made  # type: ignore[no-any-return]
 
 
 def compile_to_fma(function: Callable[..., Any]) -> None:
@@ -82,10 +84,46 @@ def compile_to_fma(function: Callable[..., Any]) -> None:
     overload(function)(lambda x, y, z: lambda x, y, z: fma(x, y, z))  # type: ignore[call-arg]
 
 
-def _use_cache() -> None:
+def _compiled(compiler: Any, function: Callable[..., Any], cache_of: Callable[[Any], Any]) -> Any:
+    """What a decorator of numba makes of a function, with machine code kept on disk where that is possible."""
     import numba
 
     numba.config.CACHE_LOCATOR_CLASSES = f"{_LOCATOR},{_OTHERS}"  # type: ignore[attr-defined]
+    try:
+        made = compiler(cache=True)(function)
+    except RuntimeError as error:  # there is no folder at all that can be written
+        _report(f"machine code is not kept, and compiled in every process: {error}")
+        return compiler()(function)
+    _spare(cache_of(made))
+    return made
+
+
+def _spare(kept: Any) -> None:
+    """Let a function whose machine code cannot be stored or read be compiled anew; that is reported once a process."""
+    save, load = kept.save_overload, kept.load_overload
+
+    def save_overload(signature: Any, data: Any) -> None:
+        try:
+            save(signature, data)
+        except OSError as error:
+            _report(f"the cache {kept.cache_path} cannot be written, so machine code is not kept: {why(error)}")
+
+    def load_overload(signature: Any, context: Any) -> Any:
+        try:
+            return load(signature, context)
+        except Exception as error:  # whatever unpickling half a file raises
+            what = why(error) if isinstance(error, OSError) else "its content is not what was written"
+            _report(f"the cache {kept.cache_path} is damaged ({what}), and functions are compiled anew")
+            with contextlib.suppress(OSError):
+                kept.flush()
+            return None
+
+    kept.save_overload, kept.load_overload = save_overload, load_overload
+
+
+@functools.cache
+def _report(text: str) -> None:
+    tell(text)
 
 
 def __getattr__(name: str) -> Any:

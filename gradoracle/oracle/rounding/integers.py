@@ -1,8 +1,9 @@
 """Integers: the integer outputs of a definition, and which of their elements rounding may change.
 
 An index or a flag has no rounding error: it is right, or it belongs to other values. Where two values are closer than
-rounding tells apart, a correct kernel may give either index; so the definition runs again with each result of an
-operation off by up to a rounding, and elements that differ from run to run are not decided.
+rounding tells apart, a correct kernel may give either index. The definition runs again with each result of an operation
+off by up to a rounding. That shows how far the values are off among which an output chooses (sort, topk, max, argmax),
+so that any other index can be judged by its value; other outputs are not decided where they differ from run to run.
 """
 
 from __future__ import annotations
@@ -17,12 +18,57 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gradoracle.cases.sample import Sample
-from gradoracle.model.contract import UNIT_ROUNDOFF, Contract
+from gradoracle.model.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, Contract
 from gradoracle.model.derivative import as_tuple
 from gradoracle.model.family import Family
+from gradoracle.model.finding import LOCAL_SIGMA
 from gradoracle.oracle.exact.definition import evaluated
+from gradoracle.oracle.rounding import effects
 
 PROBES = 16
+_CHOOSING = effects.names("sort topk max min argmax argmin")
+_MOVING = (effects.MOVE | effects.VIEW | effects.names("detach contiguous")) - effects.names("gather index cat scatter")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Indices that order values along a dim.
+
+    Attributes:
+        values: float64, [*, n], among which is chosen.
+        room: of the same shape, how far rounding may move each of them.
+        index: [*, k], the choice in truth.
+        stable: whether equal values keep their order.
+    """
+
+    values: Tensor
+    room: Tensor
+    index: Tensor
+    stable: bool
+
+    def wrong(self, found: Tensor, at: Tensor) -> Tensor:
+        """Which elements of ``found`` are no choice of a correct kernel; ``at`` places them in the flat ``index``.
+
+        The index at a rank must be one of the line, whose value is that of the rank within what rounding may move both,
+        and must have no other rank.
+        """
+        count, ranks = self.values.shape[-1], self.index.shape[-1]
+        inside = (found >= 0) & (found < count)
+        line, own = at // ranks * count, found.clamp(0, count - 1)
+        true = line + self.index.reshape(-1)[at]
+        given = line + own
+        values, room = self.values.reshape(-1), self.room.reshape(-1)
+        equal = (values[given] == values[true]) | (values[given].isnan() & values[true].isnan())
+        allowed = room[given] + room[true]
+        near = equal | ((values[given] - values[true]).abs() <= allowed)
+        if self.stable:
+            near &= (allowed > 0) | (given == true)
+        taken = torch.zeros(self.index.shape, dtype=torch.int64).reshape(-1) - 1
+        taken[at.reshape(-1)] = own.reshape(-1)
+        lines = taken.view(-1, ranks)
+        again = (lines[:, :, None] == lines[:, None, :]) & (lines[:, :, None] >= 0)
+        twice = again.sum(-1).reshape(-1)[at] > 1
+        return ~inside | ~near | twice
 
 
 @dataclass(frozen=True)
@@ -31,11 +77,21 @@ class Integers:
 
     Attributes:
         value: of the definition on float64 inputs.
-        undecided: True where rounding may change it.
+        undecided: True where rounding may change it; False throughout where it is a choice.
+        choice: the choice that its elements are, and their places in it; None where they are computed otherwise.
     """
 
     value: Tensor
     undecided: Tensor
+    choice: tuple[Choice, Tensor] | None = None
+
+    def wrong(self, found: Tensor) -> Tensor:
+        """Which elements of what a kernel gave, int64 of the same shape, are wrong."""
+        differs = (found != self.value.to(torch.int64)) & ~self.undecided
+        if self.choice is None or not differs.any():
+            return differs
+        choice, at = self.choice
+        return choice.wrong(found, at)
 
 
 def integers(family: Family, sample: Sample, contract: Contract) -> dict[str, Integers]:
@@ -48,16 +104,37 @@ def integers(family: Family, sample: Sample, contract: Contract) -> dict[str, In
     given = {name: x.double() if x.is_floating_point() else x for name, x in given.items()}
     formats = (contract.operand, contract.accumulate, contract.elementwise, contract.output, contract.constants)
     unit = max(UNIT_ROUNDOFF[each] for each in formats)
-    exact = _returned(family, given, sample.options)
+    tiny = max(SMALLEST_NORMAL[each] for each in formats)
+    plain = _Choosing()
+    with plain:
+        exact = _returned(family, given, sample.options)
+    chosen = {name: plain.choice(value) for name, value in exact.items()}
     undecided = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in exact.items()}
+    squares = [torch.zeros_like(choice.values) for choice in plain.choices]
     for probe in range(PROBES):
-        rounding = _Rounding(unit, probe)
-        moved = {name: rounding.off(x) if x.is_floating_point() else x for name, x in given.items()}
-        with rounding:
-            found = _returned(family, moved, sample.options)
-        for name, value in found.items():
-            undecided[name] |= value != exact[name]
-    return {name: Integers(value, undecided[name]) for name, value in exact.items()}
+        if any(found is None for found in chosen.values()):
+            rounding = _Rounding(unit, probe)
+            moved = {name: rounding.off(x) if x.is_floating_point() else x for name, x in given.items()}
+            with rounding:
+                found = _returned(family, moved, sample.options)
+            for name, value in found.items():
+                undecided[name] |= value != exact[name]
+        if squares and any(chosen.values()):  # values that are given, and not computed, have no rounding
+            with (rounding := _Rounding(unit, PROBES + probe)):
+                _returned(family, given, sample.options)
+            for total, own, other in zip(squares, plain.choices, rounding.choices, strict=True):
+                apart = torch.where(own.values == other.values, 0.0, own.values - other.values)
+                total += torch.nan_to_num(apart).square()
+    rooms = [torch.where(total > 0, LOCAL_SIGMA * (total / PROBES).sqrt() + tiny, 0.0) for total in squares]
+    results = {}
+    for name, value in exact.items():
+        if (found_in := chosen[name]) is None:
+            results[name] = Integers(value, undecided[name])
+            continue
+        number, at = found_in
+        none = torch.zeros_like(undecided[name])
+        results[name] = Integers(value, none, (replace(plain.choices[number], room=rooms[number]), at))
+    return results
 
 
 def _returned(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -66,7 +143,62 @@ def _returned(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str
     return {spec.name: by_name[spec.name] for spec in family.signature.whole if spec.name in by_name}
 
 
-class _Rounding(TorchDispatchMode):
+class _Choosing(TorchDispatchMode):
+    """Keeps the choices that a definition makes, and which tensors hold nothing but indices of one.
+
+    Attributes:
+        choices: in the order in which they are made, without any room.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choices: list[Choice] = []
+        self._places: dict[int, tuple[Tensor, int, Tensor]] = {}  # id -> that tensor, its choice, places in its index
+
+    def choice(self, value: Tensor) -> tuple[int, Tensor] | None:
+        """Which choice a tensor holds indices of, and their places there; None where it holds anything else."""
+        known = self._places.get(id(value))
+        return None if known is None else known[1:]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What an operation gives."""
+        return self._seen(func, args, kwargs or {}, func(*args, **kwargs or {}))
+
+    def _seen(self, func: Any, args: Any, kwargs: Any, found: Any) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        index = found[1] if isinstance(found, (tuple, list)) and len(found) == 2 else found
+        if name in _CHOOSING and isinstance(index, Tensor) and index.dtype is torch.int64:
+            self._choose(func, args, kwargs, index)
+        elif name in _MOVING and isinstance(found, Tensor) and isinstance(args[0], Tensor):
+            known = self._places.get(id(args[0]))
+            if known is not None and sum(isinstance(x, Tensor) for x in tree_leaves((args, kwargs))) == 1:
+                places = known[2] if name == "_to_copy" else func(known[2], *args[1:], **kwargs)
+                self._places[id(found)] = found, known[1], places
+        return found
+
+    def _choose(self, func: Any, args: Any, kwargs: Any, index: Tensor) -> None:
+        """Keep a choice; its dim becomes the last."""
+        x = args[0].detach()
+        given = {each.name: value for each, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        dim = given.get("dim", None if "arg" in func._schema.name else -1)
+        if not x.is_floating_point() or not x.dim() or not x.numel():
+            return
+        at = torch.arange(index.numel())
+        if dim is None:
+            values, chosen, places = x.reshape(1, -1), index.reshape(1, 1), at.view(index.shape)
+        else:
+            keeps = index.dim() == x.dim()
+            own = index if keeps else index.unsqueeze(dim)
+            values, chosen = x.movedim(dim, -1), own.movedim(dim, -1)
+            places = at.view(chosen.shape).movedim(-1, dim)
+            places = places if keeps else places.squeeze(dim)
+        stable = given.get("stable") is True
+        number = len(self.choices)
+        self.choices.append(Choice(values.clone(), torch.zeros_like(values), chosen.clone(), stable))
+        self._places[id(index)] = index, number, places
+
+
+class _Rounding(_Choosing):
     """Each float result that an operation computes is off by up to a rounding; what only moves values is exact."""
 
     def __init__(self, unit: float, seed: int) -> None:
@@ -83,6 +215,7 @@ class _Rounding(TorchDispatchMode):
         found = func(*args, **kwargs or {})
         if any(each.alias_info is not None for each in func._schema.returns):  # a view, or in place
             return found
+        self._seen(func, args, kwargs or {}, found)
         given = [x.reshape(-1) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.is_floating_point()]
         known = torch.cat(given) if given else None
 

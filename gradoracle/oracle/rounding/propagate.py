@@ -16,6 +16,7 @@ from gradoracle.oracle.exact.trees import followed
 from gradoracle.oracle.rounding import effects, independent, worst_case
 from gradoracle.oracle.rounding.annotations import FAST_EXP
 from gradoracle.oracle.rounding.call import Call
+from gradoracle.oracle.rounding.choices import argument, followed_through
 from gradoracle.oracle.rounding.normalised import log_softmax, softmax
 from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import (
@@ -72,7 +73,8 @@ def _applied(roundoff: Roundoff, node: Node, place: int, args: Any, kwargs: Any)
         rule = accumulate
     if rule is None:
         raise UnsupportedOperator(str(node.target), "rounding")
-    found = rule(roundoff, Call(name, effects.functional(node), args, kwargs, place))
+    call = Call(name, effects.functional(node), args, kwargs, place)
+    found = followed_through(roundoff, call, rule(roundoff, call))
     contract = roundoff.contract
     if isinstance(found, Quantity) and found.is_float and contract.store_all and name not in effects.VIEW:
         found = roundoff.stored(found, contract.output, mixed(place, 2))
@@ -199,7 +201,7 @@ def _logical(roundoff: Roundoff, call: Call) -> Quantity:
 
 
 def _indices(roundoff: Roundoff, call: Call) -> Quantity:
-    """Indices found by comparing values; taken as in truth."""
+    """Places found by comparing values; taken as in truth."""
     return Quantity(call.value)
 
 
@@ -350,6 +352,7 @@ _FAMILIES: Mapping[Rule, frozenset[str]] = {
     accumulate: effects.ACCUMULATE,
     running_errors: effects.names("running_errors"),
     accumulating_errors: effects.names("accumulating_errors"),
-    _indices: effects.names("argmax argmin searchsorted bucketize nonzero"),
+    argument: effects.names("argmax argmin"),
+    _indices: effects.names("searchsorted bucketize nonzero"),
 }
 _RULES = {name: rule for rule, members in reversed(list(_FAMILIES.items())) for name in members}

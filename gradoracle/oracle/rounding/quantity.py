@@ -27,6 +27,8 @@ class Quantity:
         probes: [R, *shape], the value in each probe; None if every probe has ``value``.
         held: the coarsest format known to hold the value exactly; None if no such format is known.
         undecided: for bools, True where rounding may change the answer.
+        others: for integers, [A, *shape], what they may be by another choice among values that tie; None where there is
+            no other.
         place: identifies the rounding to an operand's format; views share that of their base.
     """
 
@@ -38,6 +40,7 @@ class Quantity:
     held: str | None = None
     undecided: Tensor | None = None
     place: int = 0
+    others: Tensor | None = None
 
     @property
     def is_float(self) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from gradoracle.model.contract import PARTS, SMALLEST_NORMAL, UNIT_ROUNDOFF
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
+from gradoracle.oracle.rounding.choices import picked
 from gradoracle.oracle.rounding.probes import mixed
 from gradoracle.oracle.rounding.quantity import (
     Quantity,
@@ -145,10 +146,10 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
 
 
 def extreme(roundoff: Roundoff, call: Call) -> Any:
-    """amax, amin, max, min; sort and topk move values."""
+    """amax, amin, max, min; with indices, and sort and topk, a choice."""
     x, args, kwargs = call.args[0], call.args, call.kwargs
     if isinstance(call.value, tuple):
-        return _picked(call, x)
+        return picked(roundoff, call)
     if not x.is_float:
         return call.exact()
     dims = list(args[1]) if len(args) > 1 and args[1] else list(range(x.value.dim()))
@@ -158,27 +159,6 @@ def extreme(roundoff: Roundoff, call: Call) -> Any:
     )
     bound = None if x.worst is None else torch.amax(x.worst, dims, keep)  # it moves no further than any element
     return Quantity(call.value, variance, floor, bound, call.probes(), x.held, place=call.place)
-
-
-def _picked(call: Call, x: Quantity) -> list[Quantity]:
-    """Values and indices of sort, topk, max and min along a dim; the order is taken as in truth."""
-    numbers = [a for a in call.args[2 if call.name == "topk" else 1 :] if type(a) is int]
-    dim = int(call.kwargs.get("dim", numbers[0] if numbers else -1))
-    found, index = call.value
-    keep = found.dim() == x.value.dim()
-    at = index if keep else index.unsqueeze(dim)
-
-    def gathered(e: Tensor | None, lead: int = 0) -> Tensor | None:
-        if e is None:
-            return None
-        axis = dim if dim < 0 else dim + lead
-        where = at.expand(e.shape[0], *at.shape) if lead else at
-        out = e.gather(axis, where)
-        return out if keep else out.squeeze(axis)
-
-    errors = each_error(lambda error: gathered(getattr(x, error)))
-    moved = Quantity(found, **errors, probes=gathered(x.probes, 1), held=x.held, place=call.place)
-    return [moved, Quantity(index)]
 
 
 def accumulate(roundoff: Roundoff, call: Call) -> Quantity:

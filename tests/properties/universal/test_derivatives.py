@@ -11,15 +11,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.model.case import Draw
+from gradoracle.check.widened import widened
+from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
-from tests.properties.judging import judge
-from tests.properties.toys import CASE, RIGHT, drawn, evidence, judged, kernel, right
+from tests.properties.judging import evidence as case_evidence
+from tests.properties.judging import judge, judge_on
+from tests.properties.toys import CASE, RIGHT, WEIGH, drawn, evidence, judged, kernel, right, weigh
 from tests.properties.universal.wrong_derivatives import NeedsEveryCotangent, jvp_of, overflowing, stale_statistics
 
 LAWS = {law.name: law for law in UNIVERSAL}
+WEIGHED = Case("weigh", {"B": 3, "N": 7})
 
 
 def test_the_outputs_of_an_explicit_jvp_are_judged_where_it_gives_any():
@@ -143,9 +146,59 @@ def test_a_gradient_that_is_0_at_both_ends_and_tiny_between_them_is_no_violation
 
     line = "case:1 weighed cpu bfloat16 family=weighed B=3 N=4 x~extreme w~ramp dp~largemean:1000 seed=0"
     eager = gradoracle.kernel(weighed)(lambda x, w: torch.softmax(x * w, -1))
-    assert judge(STEP.name, line, eager, Oracle(weighed)).status is Status.NOT_CHECKED
+    assert judge(STEP.name, line, eager, Oracle(weighed)).status is Status.HOLDS
     large = gradoracle.kernel(weighed)(lambda x, w: 3 * torch.softmax(x * w, -1))
     assert judge(STEP.name, line.replace("extreme", "normal"), large, Oracle(weighed)).status is Status.VIOLATED
+
+
+class Turning(torch.autograd.Function):
+    """sin(x) w whose gradients are off by a factor, in the other direction at each call."""
+
+    off, calls = 0.0, 0
+
+    @staticmethod
+    def forward(ctx: Any, x, w):
+        ctx.save_for_backward(x, w)
+        return torch.sin(x) * w
+
+    @staticmethod
+    def backward(ctx: Any, g):
+        x, w = (saved.double() for saved in ctx.saved_tensors)
+        Turning.calls += 1
+        factor = 1 + Turning.off * (-1) ** Turning.calls
+        return (g * x.cos() * w * factor).float(), (g * x.sin() * factor).sum(0).float()
+
+
+def test_errors_within_their_budgets_at_both_ends_may_add_up(monkeypatch):
+    """A correct kernel's stood at 4.4 and -7.8 sigma, which is 8.5 sigma of two that are independent."""
+    case, turning = replace(WEIGHED, seed=3), replace(WEIGH, call=Turning.apply)
+
+    def found(law, off):
+        monkeypatch.setattr(Turning, "off", off)
+        return judged(law, turning, case, family=weigh)
+
+    def sigmas(off):
+        return max(each.error_in_sigma for each in found(LAWS["vjp_matches_the_oracle"], off).findings)
+
+    most = 7.5e-6 / (sigmas(1e-6) - sigmas(0.0))
+    assert 6 < sigmas(most) < 8
+    assert found(STEP, most).status is Status.HOLDS
+    assert found(STEP, 3 * most).status is Status.VIOLATED
+
+
+def test_a_peak_of_the_third_derivative_between_the_ends_decides_nothing():
+    """C at x is tiny and the step large: both differences, the definition's and the kernel's, have that truncation."""
+
+    @gradoracle.family(outputs=("o",))
+    def steep(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+        return torch.tanh(64 * x)
+
+    line = "case:1 steep cpu float32 family=steep B=3 N=16 seed=0"
+    for factor, status in ((64.0, Status.HOLDS), (63.0, Status.VIOLATED)):
+        own = gradoracle.kernel(steep)(lambda x, factor=factor: torch.tanh(factor * x))
+        assert judge(STEP.name, line, own, Oracle(steep)).status is status
+        own = widened(case_evidence(line, own, Oracle(steep)))
+        assert judge_on(STEP.name, own).status is status
 
 
 def test_a_third_derivative_of_zero_is_not_checked():

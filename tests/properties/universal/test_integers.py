@@ -14,7 +14,7 @@ from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Undefined, require
 from gradoracle.oracle.rounding.integers import integers
 from gradoracle.oracle.truth import Oracle
-from tests.properties.judging import evidence, judge
+from tests.properties.judging import evidence, judge, judge_on
 
 LAW = "integer_outputs_equal_those_of_the_definition"
 CASE = "case:1 peaks cpu {} family=peaks B=6 N=9 x~{} seed=4"
@@ -95,19 +95,137 @@ def test_wrong_integers_are_violations(kernel: gradoracle.Kernel, tensor: str, s
     assert "differs" not in says or (worst is not None and worst.got != worst.true)
 
 
-def test_what_rounding_may_change_is_not_decided() -> None:
-    """Equal scores: any of their indices is right."""
+def test_any_index_of_equal_scores_is_right_and_one_of_a_smaller_score_is_not():
     found = judge(LAW, CASE.format("float32", "constant w~constant"), off_by_one, Oracle(peaks, "float64"))
-    outcomes = {each.tensor: (each.outcome.value, each.undecided) for each in found.findings}
-    assert outcomes == {"at": ("not checked", 6), "positive": ("holds", 0)}
+    assert found.status is Status.HOLDS and not any(each.undecided for each in found.findings)
     near = evidence(CASE.format("float32", "normal"), right, Oracle(peaks, "float64")).sample
     x = near.inputs["x"].clone()
     x[0, :2], x[0, 2:] = torch.tensor([8.0, 8.0 + 1e-5]) / near.inputs["w"][:2], 0.0
-    undecided = {
-        name: integers(peaks, near.with_inputs(x=x), PRESETS[name])["at"].undecided.tolist()
+    wrong = {
+        (name, chosen): bool(integers(peaks, near.with_inputs(x=x), PRESETS[name])["at"].wrong(at)[0])
         for name in ("bf16", "ieee32", "float64")
+        for chosen in (0, 1, 2, 9, -1)
+        for at in [(x * near.inputs["w"]).double().argmax(-1).index_fill(0, torch.tensor([0]), chosen)]
     }
-    assert undecided["bf16"][0] and not undecided["float64"][0] and not any(undecided["float64"])
+    assert {each for each, is_wrong in wrong.items() if not is_wrong} == {
+        ("bf16", 0),
+        ("bf16", 1),
+        ("ieee32", 1),
+        ("float64", 1),
+    }
+
+
+def counted(at, x):
+    return (at[..., None] == torch.arange(x.shape[-1])).sum((0, 1))
+
+
+@gradoracle.family(outputs=("p", "at", "of"))
+def routed(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B 3"], Int[Tensor, "B 3"], Int[Tensor, "N"]]:
+    """The three largest of softmax(x), their indices, and how many rows chose each column."""
+    top, at = torch.topk(torch.softmax(x, -1), 3, -1)
+    return top, at, counted(at, x)
+
+
+def router(order, **fields):
+    """A kernel that orders columns by a function of x."""
+
+    def call(x):
+        at = order(x)[:, :3]
+        top = torch.softmax(x, -1).gather(-1, at)
+        return top, at, counted(at, x)
+
+    return gradoracle.kernel(routed)(call)
+
+
+def last_first(x):
+    """Descending, of equals the last first."""
+    count = x.shape[-1]
+    return count - 1 - torch.argsort(x.flip(-1), dim=-1, descending=True, stable=True)
+
+
+def once_more(x):
+    at = last_first(x)
+    return torch.cat([at[:, :1], at[:, :1], at[:, 2:]], -1)
+
+
+def next_best(x):
+    return last_first(x).roll(-1, -1)
+
+
+TIES = "case:1 routed cpu float32 family=routed B=5 N=7 x~{} seed=3"
+
+
+@pytest.mark.parametrize("recipe", ["ties", "subnormal", "constant", "zeros"])
+def test_any_choice_among_values_that_tie_is_right(recipe):
+    """A float32 kernel that compares the logits tells subnormal ones apart, which softmax in float64 does not."""
+    oracle, case = Oracle(routed, "float64"), TIES.format(recipe)
+    assert judge(LAW, case, router(last_first), oracle).status is Status.HOLDS
+    for law in (
+        "forward_matches_the_oracle",
+        "vjp_matches_the_oracle",
+        "jvp_matches_the_oracle",
+        "hvp_matches_the_oracle",
+    ):
+        for order in (last_first, lambda x: torch.argsort(x, -1, descending=True)):
+            assert judge(law, case, router(order), oracle).status in (Status.HOLDS, Status.NOT_CHECKED), (law, order)
+    assert judge(LAW, case, router(once_more), oracle).status is Status.VIOLATED
+    if recipe == "ties":
+        assert judge(LAW, case, router(next_best), oracle).status is Status.VIOLATED
+        assert judge("forward_matches_the_oracle", case, router(next_best), oracle).status is Status.VIOLATED
+
+
+def test_gradients_are_wrong_where_the_choice_is_no_tie():
+    """Two of five rows tie: the others are decided, and a backward that takes another column there is wrong."""
+    oracle, case = Oracle(routed, "float64"), TIES.format("normal")
+    own = evidence(case, router(last_first), oracle)
+    x = own.sample.inputs["x"].clone()
+    x[:2, 1], x[:2, 2] = 3.0, 3.0
+
+    class Mistaken(torch.autograd.Function):
+        """Gives the first two gradients of a row to one another's columns."""
+
+        @staticmethod
+        def forward(ctx, x, row):
+            p = torch.softmax(x, -1)
+            at = last_first(x)[:, :3]
+            ctx.save_for_backward(at, p)
+            ctx.mark_non_differentiable(at)
+            ctx.row = row
+            return p.gather(-1, at), at, counted(at, x)
+
+        @staticmethod
+        def backward(ctx, dtop, *_):
+            at, p = (saved.clone() for saved in ctx.saved_tensors)
+            at[ctx.row, :2] = at[ctx.row, :2].flip(-1)
+            dp = torch.zeros_like(p).scatter(-1, at, dtop)
+            return p * (dp - (dp * p).sum(-1, keepdim=True)), None
+
+    for row, status in ((0, Status.HOLDS), (4, Status.VIOLATED)):
+        kernel = gradoracle.kernel(routed)(lambda x, row=row: Mistaken.apply(x, row))
+        own = evidence(case, kernel, oracle)
+        own.sample = own.sample.with_inputs(x=x)
+        assert judge_on("vjp_matches_the_oracle", own).status is status
+
+
+@gradoracle.family(outputs=("y", "at"))
+def ordered(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B N"]]:
+    """x in ascending order, equals in the order in which they are given, times w."""
+    y, at = torch.sort(x, dim=-1, stable=True)
+    return y * w, at
+
+
+def test_of_equals_a_stable_sort_takes_the_first():
+    oracle, case = Oracle(ordered, "float64"), "case:1 ordered cpu float32 family=ordered B=4 N=9 x~ties seed=3"
+
+    def kernel(order):
+        return gradoracle.kernel(ordered)(lambda x, w: (x.gather(-1, order(x)) * w, order(x)))
+
+    stable = kernel(lambda x: torch.argsort(x, dim=-1, stable=True))
+    reverse = kernel(lambda x: x.shape[-1] - 1 - torch.argsort(x.flip(-1), dim=-1, stable=True))
+    for law in (LAW, "vjp_matches_the_oracle"):
+        assert judge(law, case, stable, oracle).status is Status.HOLDS
+        assert judge(law, case, reverse, oracle).status is Status.VIOLATED
+        assert judge(law, case.replace("ties", "normal"), reverse, oracle).status is Status.HOLDS
 
 
 def test_a_definition_without_a_float_output_is_refused() -> None:

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 from gradoracle.properties.universal import offsets
-from gradoracle.properties.universal.offsets import offsets_past_2_31_give_the_same
+from gradoracle.properties.universal.offsets import NEARBY, offsets_past_2_31_give_the_same
 
 from gradoracle.cases.sample import build
+from gradoracle.check.diagnosis.diagnosis import diagnose
+from gradoracle.check.diagnosis.symptom import of_results
 from gradoracle.check.judge_law import judge_law
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
-from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, pick
+from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, pick, right
 from tests.properties.universal.wrong_members import wrapping
 
 LAW = offsets_past_2_31_give_the_same
@@ -59,6 +61,32 @@ def test_a_failure_names_the_tensors_that_are_enough():
     messages = [finding.message for finding in found.findings if finding.outcome is Outcome.VIOLATED]
     assert messages and all("the same with input x along dim" in each for each in messages)
     assert all("alone past 2^31" in each for each in messages)
+
+
+class IgnoresStrides(torch.autograd.Function):
+    """Reads x as if it were contiguous."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        dense = torch.empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape).clone()
+        ctx.save_for_backward(dense, y)
+        return right(dense, y)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        given = [each.detach().clone().requires_grad_() for each in ctx.saved_tensors]
+        with torch.enable_grad():
+            return torch.autograd.grad(right(*given), given, cotangents)
+
+
+def test_a_stride_that_is_ignored_is_no_offset_that_wraps():
+    found = judged(LAW, kernel(IgnoresStrides.apply))
+    wrong = [finding for finding in found.findings if finding.outcome is Outcome.VIOLATED]
+    assert wrong and all(each.message.endswith(NEARBY) and each.cause == "layout" for each in wrong)
+    for kernel_, cause in ((IgnoresStrides.apply, ""), (wrapping, "offset")):
+        results = [judged(LAW, kernel(kernel_))]
+        assert diagnose(of_results(results, CASE, {LAW.name: LAW})).cause == cause
+    assert offsets._laid(torch.zeros(3, 4), 0, far=False).stride() == (32, 1)
 
 
 @needs_a_gpu
