@@ -23,7 +23,7 @@ from gradoracle.model.contract import (
 from gradoracle.oracle.rounding import adversarial
 from gradoracle.oracle.rounding.effects import VIEW, plain_name
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
-from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, where_finite
+from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, reach, where_finite
 from gradoracle.oracle.rounding.subnormals import LOST_EARLY, Low, Products, below_normal
 
 _KEYED_APART = 0.618  # weight of the terms' sizes in the key of a sum; any number that is not round will do
@@ -53,6 +53,7 @@ class Roundoff:
     ) -> None:
         self.contract, self.dice, self.worst, self.magnify, self.variances = contract, dice, worst, magnify, variances
         self.node: Node | None = None
+        self.fixed = False
         self.overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
 
     def committed(
@@ -151,6 +152,12 @@ class Roundoff:
             return q
         return self.shared(q, sensitivity, hash_of(number))
 
+    def known(self, q: Quantity) -> bool:
+        """Whether ``q`` follows from the source alone, and every kernel has exactly this value."""
+        exact = self.fixed and q.variance is None and q.probes is None and q.worst is None
+        formats = (self.contract.constants, self.contract.elementwise)
+        return exact and held_by(q.value, min(PRECISION_BITS[each] for each in formats))
+
     def factor(self, q: Quantity, number: float) -> Quantity:
         """``q``, multiplied by ``number``: exact only if its root is too, since a scale may be applied as two roots."""
         format_ = self.contract.constants
@@ -161,20 +168,37 @@ class Roundoff:
         return replace(self.shared(q, q.value, hash_of(number)), held=q.held)
 
     def elementwise(
-        self, q: Quantity, place: int, units: float | Tensor = 1.0, bound_units: float | Tensor | None = None
+        self,
+        q: Quantity,
+        place: int,
+        units: float | Tensor = 1.0,
+        bound_units: float | Tensor | None = None,
+        summands: Sequence[Quantity] = (),
     ) -> Quantity:
-        """``q`` as the result of an operation with a relative error of at most ``units`` unit roundoffs."""
+        """``q`` as the result of an operation with a relative error of at most ``units`` unit roundoffs.
+
+        ``summands``: the two terms, if it is their sum. The larger is a number of the format, so that the sum is no
+        further from its nearest number than the smaller term is large.
+        """
         dtype = self.contract.elementwise
         q, size = bounded(q), q.value.abs()
-        self.check_overflow(q, size, dtype)
+        self.check_overflow(q, size, dtype, rounds_once=bool(summands))
         unit = UNIT_ROUNDOFF[dtype]
         exact = isinstance(units, float) and units == 1.0
         bound = None
         if self.worst:
             largest = size if q.worst is None else size + q.worst
             bound = largest * (unit * (units if bound_units is None else bound_units))
+        width = size * (units * unit)
+        for term in summands:
+            width = torch.minimum(width, reach(term))
+            bound = (
+                None
+                if bound is None
+                else torch.minimum(bound, reach(term) + (0.0 if term.worst is None else term.worst))
+            )
         return self.committed(
-            q, size * (units * unit), key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
             low=self.underflow(q, size, dtype), single=exact,
         )  # fmt: skip
 
@@ -352,11 +376,18 @@ class Roundoff:
         return below_normal(q, size, dtype, flush, may_be, products)
 
     def check_overflow(
-        self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None, before: float = 1.0
+        self,
+        q: Quantity,
+        size: Tensor,
+        dtype: str,
+        operand: int | None = None,
+        before: float = 1.0,
+        rounds_once: bool = False,
     ) -> None:
         """Note where a declared intermediate, with its budget, exceeds the range of its format.
 
-        A correct kernel may multiply by ``before`` after the product instead, so the larger of the two counts.
+        A correct kernel may multiply by ``before`` after the product instead, so the larger of the two counts. What
+        ``rounds_once`` exceeds it only beyond the middle to where the next number would be.
         """
         if self.node is None or not self.variances:
             return
@@ -367,8 +398,9 @@ class Roundoff:
             largest += FAR * math.sqrt(float(q.variance.max()))
         if largest < LARGEST[dtype] / 2:
             return
-        reach = size if q.variance is None else size + FAR * q.variance.sqrt()
-        beyond = (reach > LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])) & size.isfinite()
+        furthest = size if q.variance is None else size + FAR * q.variance.sqrt()
+        margin = UNIT_ROUNDOFF[dtype] * (0.5 if rounds_once else -4)
+        beyond = (furthest > LARGEST[dtype] * (1 + margin)) & size.isfinite()
         if bool(beyond.any()):
             self.overflowing.setdefault(self.node, []).append((operand, beyond))
 
@@ -377,6 +409,13 @@ def half_spacing(size: Tensor, unit: float) -> Tensor:
     """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
     _, exponent = torch.frexp(size)
     return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
+
+
+def held_by(value: Tensor, bits: int) -> bool:
+    """Whether every number is one of a format of ``bits`` bits (its range is not considered)."""
+    significand, _ = torch.frexp(value)
+    scaled = significand * 2.0**bits
+    return bool((scaled == scaled.round()).all())
 
 
 def multiplied_by(node: object) -> float:
