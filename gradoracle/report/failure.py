@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
@@ -218,6 +218,12 @@ def number(value: float) -> str:
     return f"{value:.9g}"
 
 
+def true_number(got: float, true: float) -> str:
+    """The truth, with the difference where all digits of a float32 do not tell the two apart."""
+    alike = got != true and number(got) == number(true)
+    return f"{number(true)} (got - true = {got - true:.2g})" if alike else number(true)
+
+
 def printable(text: str) -> str:
     """Text without control characters and lone surrogates, which what a kernel raised may hold."""
     return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
@@ -227,17 +233,29 @@ def _tell_severity(verdict: Verdict) -> str:
     """What the severity of a violation is known from; "" where its findings say so themselves."""
     if verdict.status is not Status.VIOLATED or verdict.kind is PropertyKind.FORMULA:
         return ""
+    findings = () if verdict.counterexample is None else verdict.counterexample.findings
     if verdict.severity is Severity.UNDECIDED:
         note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
         return f"undecided, so it counts as wrong{note}"
     if verdict.severity is Severity.PRECISION:
         lost = bits_lost([verdict])
-        return f"precision: the error goes away with every float in float64{f'; {lost}' if lost else ''}"
-    findings = () if verdict.counterexample is None else verdict.counterexample.findings
+        return f"precision: {_tell_left(findings)}{f'; {lost}' if lost else ''}"
     measured = [f for f in findings if f.outcome is Outcome.VIOLATED and f.rule != "exact" and not f.lost]
     if verdict.severity is Severity.WRONG and measured:
         return "wrong: the error stays with every float in float64"
     return ""
+
+
+def _tell_left(findings: Sequence[Finding]) -> str:
+    """What becomes of an error when it is widened."""
+    most = max(findings, key=lambda each: each.left, default=None)
+    if most is None or not most.left or most.worst is None:
+        return "the error goes away with every float in float64"
+    size = abs(most.worst.got - most.worst.true) / (abs(most.worst.true) or 1.0)
+    return (
+        f"the error falls from {size:.2g} to {most.left:.2g} of {most.tensor} with every float in float64, "
+        "as rounding there explains"
+    )
 
 
 def _replay(counterexample: Counterexample) -> str:
@@ -278,7 +296,7 @@ def _shown(finding: Finding) -> tuple[object, ...]:
 
 
 def _values(got: float, true: float) -> str:
-    return f"got {number(got)}, true {number(true)}"
+    return f"got {number(got)}, true {true_number(got, true)}"
 
 
 def _shrunk_from(case: str) -> str:

@@ -16,7 +16,7 @@ from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.verdict import Counterexample, Report, exit_code
 from gradoracle.model.wording import counted
-from gradoracle.report.failure import Failure, extent, failures, number, printable, tell_all
+from gradoracle.report.failure import Failure, extent, failures, number, printable, tell_all, true_number
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -156,7 +156,7 @@ def _wrong(shown: Counterexample) -> Iterable[Wrong]:
         if not (math.isnan(worst.got) and math.isnan(worst.true)):  # a place alone, without values
             place = f"[{', '.join(map(str, worst.index))}]"
             sigma, budget = f"{worst.error_in_sigma:.3g}", f"{found.error:.3g}"
-            yield Wrong(found.tensor, place, number(worst.got), number(worst.true), sigma, budget)
+            yield Wrong(found.tensor, place, number(worst.got), true_number(worst.got, worst.true), sigma, budget)
 
 
 def _pictures(shown: Sequence[Counterexample]) -> Iterable[Picture]:

@@ -243,8 +243,8 @@ def _elementwise(roundoff: Roundoff, call: Call) -> Quantity:
     if not roundoff.contract.rounds:
         return q
     operands = quantities(args)
-    if name in effects.ARITHMETIC and roundoff.known(q):
-        return replace(q, held=roundoff.contract.elementwise)
+    if name in effects.ARITHMETIC and (held := roundoff.known(q)) is not None:
+        return replace(q, held=held)
     if name == "add" and len(operands) == 2 and not call.kwargs and not args[1].value.any():
         x, zero = args  # x + 0 is x; and the error of storing x comes as a value of 0
         errs = any_error(zero, "variance") or any_error(zero, "probes")

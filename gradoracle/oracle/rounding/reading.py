@@ -123,7 +123,7 @@ def budgets(
             overflowing = roundoff.overflowing
         found = found or outputs
         signed.append([_errors(q, len(run), magnify) for q in outputs])
-    masks = _tainted(graph, args, overflowing) if overflowing else [None] * len(found)
+    masks = tainted(graph, args, overflowing) if overflowing else [None] * len(found)
     dtypes = output_dtypes or [contract.output] * len(found)
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
@@ -214,7 +214,7 @@ def _seen(errors: Tensor, split: int | None) -> Tensor:
     return torch.maximum(seen, errors[split].abs().mul_(_SPLIT_WITHIN))
 
 
-def _tainted(
+def tainted(
     graph: Graph, args: Sequence[Tensor], overflowing: dict[Node, list[tuple[int | None, Tensor]]]
 ) -> list[Tensor | None]:
     """Where an output depends on an intermediate that overflows: NaN is planted there and traced to the outputs."""
@@ -235,7 +235,7 @@ def _tainted(
 
     with torch.no_grad():
         masks = [
-            tainted.isnan() & ~plain.isnan() if plain.is_floating_point() else None
-            for tainted, plain in zip(run(True), run(False), strict=True)
+            planted.isnan() & ~plain.isnan() if plain.is_floating_point() else None
+            for planted, plain in zip(run(True), run(False), strict=True)
         ]
     return [mask if mask is not None and bool(mask.any()) else None for mask in masks]

@@ -152,11 +152,17 @@ class Roundoff:
             return q
         return self.shared(q, sensitivity, hash_of(number))
 
-    def known(self, q: Quantity) -> bool:
-        """Whether ``q`` follows from the source alone, and every kernel has exactly this value."""
-        exact = self.fixed and q.variance is None and q.probes is None and q.worst is None
-        formats = (self.contract.constants, self.contract.elementwise)
-        return exact and held_by(q.value, min(PRECISION_BITS[each] for each in formats))
+    def known(self, q: Quantity) -> str | None:
+        """The format that holds ``q`` if it follows from the source alone: every kernel has exactly this value."""
+        if not self.fixed or not (q.variance is q.probes is q.worst is None):
+            return None
+        held = None
+        for name in sorted((self.contract.constants, self.contract.elementwise, self.contract.dtype), key=_bits):
+            if held_by(q.value, _bits(name)):
+                held = held or name
+            elif name != self.contract.dtype:
+                return None
+        return held
 
     def factor(self, q: Quantity, number: float) -> Quantity:
         """``q``, multiplied by ``number``: exact only if its root is too, since a scale may be applied as two roots."""
@@ -177,12 +183,11 @@ class Roundoff:
     ) -> Quantity:
         """``q`` as the result of an operation with a relative error of at most ``units`` unit roundoffs.
 
-        ``summands``: the two terms, if it is their sum. The larger is a number of the format, so that the sum is no
-        further from its nearest number than the smaller term is large.
+        ``summands``: the two terms, if it is their sum; where one is 0 in every kernel, the sum is the other.
         """
         dtype = self.contract.elementwise
         q, size = bounded(q), q.value.abs()
-        self.check_overflow(q, size, dtype, rounds_once=bool(summands))
+        self.check_overflow(q, size, dtype, rounds_once=bool(summands), terms=summands)
         unit = UNIT_ROUNDOFF[dtype]
         exact = isinstance(units, float) and units == 1.0
         bound = None
@@ -191,12 +196,9 @@ class Roundoff:
             bound = largest * (unit * (units if bound_units is None else bound_units))
         width = size * (units * unit)
         for term in summands:
-            width = torch.minimum(width, reach(term))
-            bound = (
-                None
-                if bound is None
-                else torch.minimum(bound, reach(term) + (0.0 if term.worst is None else term.worst))
-            )
+            none = reach(term) == 0
+            width = torch.where(none, 0.0, width)
+            bound = None if bound is None else torch.where(none, 0.0, bound)
         return self.committed(
             q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
             low=self.underflow(q, size, dtype), single=exact,
@@ -383,11 +385,13 @@ class Roundoff:
         operand: int | None = None,
         before: float = 1.0,
         rounds_once: bool = False,
+        terms: Sequence[Quantity] = (),
     ) -> None:
         """Note where a declared intermediate, with its budget, exceeds the range of its format.
 
         A correct kernel may multiply by ``before`` after the product instead, so the larger of the two counts. What
-        ``rounds_once`` exceeds it only beyond the middle to where the next number would be.
+        ``rounds_once`` exceeds it only beyond the middle to where the next number would be; and each of the ``terms``
+        that it is the sum of is a number of the format, whatever its error.
         """
         if self.node is None or not self.variances:
             return
@@ -399,6 +403,11 @@ class Roundoff:
         if largest < LARGEST[dtype] / 2:
             return
         furthest = size if q.variance is None else size + FAR * q.variance.sqrt()
+        if terms:
+            spread = [FAR * term.variance.sqrt() for term in terms if term.variance is not None]
+            room = [LARGEST[dtype] - term.value.abs() for term in terms if term.variance is not None]
+            moved = [torch.minimum(far, left.clamp_min(0.0)) for far, left in zip(spread, room, strict=True)]
+            furthest = torch.minimum(furthest, sum(moved, size))
         margin = UNIT_ROUNDOFF[dtype] * (0.5 if rounds_once else -4)
         beyond = (furthest > LARGEST[dtype] * (1 + margin)) & size.isfinite()
         if bool(beyond.any()):
@@ -409,6 +418,10 @@ def half_spacing(size: Tensor, unit: float) -> Tensor:
     """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
     _, exponent = torch.frexp(size)
     return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
+
+
+def _bits(name: str) -> int:
+    return PRECISION_BITS[name]
 
 
 def held_by(value: Tensor, bits: int) -> bool:
