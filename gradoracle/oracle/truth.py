@@ -6,7 +6,6 @@ Graphs are traced once per shape, options and derivative, and kept.
 from __future__ import annotations
 
 import copy
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,25 +21,22 @@ from gradoracle.model.dims import solved
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp_name
+from gradoracle.oracle import beyond_float64
+from gradoracle.oracle.beyond_float64 import Unread, leaves
 from gradoracle.oracle.exact import float64
 from gradoracle.oracle.exact.cost import TooLarge
 from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
-from gradoracle.oracle.exact.enclosure import Enclosure, Expansion
-from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, trace
+from gradoracle.oracle.exact.enclosure import Expansion
+from gradoracle.oracle.exact.trace import Graph, trace
 from gradoracle.oracle.rounding import reading
+from gradoracle.oracle.rounding.formats import half_spacing
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.rounding.rounding_model import FAR, half_spacing
 from gradoracle.oracle.scalable import Scalable
 
 READINGS = ("auto", "float64", "certified", "mpmath")
 GRAPHS_KEPT = 64
 OPERATIONS = 40_000_000  # on single numbers, that an exact reading may take
-_NOTHING = 1e-300  # an error that no dtype shows
 TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma
-
-
-class Unread(Exception):
-    """No reading gives this truth here; the message says why in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +239,7 @@ class Oracle:
             within = float64.Range()
             values = float64.read(graph, args, within=within)
             if within.left:
-                return self.beyond_float64(graph, args, budgets, within)
+                return self._beyond_float64(graph, args, budgets, within)
             return [
                 Truth(value, _float64_radius(budget, contract, held), "float64")
                 for value, budget, held in zip(values, budgets, formats, strict=True)
@@ -276,10 +272,10 @@ class Oracle:
         if not within.left:
             return None
         known = self.outputs(sample, derivative)
-        truths = self.beyond_float64(graph, args, [budgets[name] for name in known], within)
+        truths = self._beyond_float64(graph, args, [budgets[name] for name in known], within)
         return dict(zip(known, truths, strict=True))
 
-    def beyond_float64(
+    def _beyond_float64(
         self, graph: Graph, args: Sequence[Tensor], budgets: Sequence[Budget], within: float64.Range
     ) -> list[Truth]:
         """The certified truth of a graph whose values leave float64, undecided where budgets are lost.
@@ -294,30 +290,10 @@ class Oracle:
         Raises:
             Unread: it cannot be certified, or float64 was asked for.
         """
-        from gradoracle.oracle.exact import certified
 
-        why = f"the definition leaves the range of float64 ({within.left})"
         if self.reading == "float64":
-            raise Unread(f"{why}; --oracle auto reads it in balls")
-        if missing := certified.unavailable():
-            raise Unread(f"{why}; {missing}")
-
-        def widest(balls: Sequence[Enclosure]) -> list[Tensor]:
-            known = zip(balls, budgets, strict=True)
-            return [torch.where(_is_of(b, ball), (b.sigma * TRUTH_SHARE).clamp_min(_NOTHING), inf) for ball, b in known]
-
-        inf = torch.tensor(math.inf, dtype=torch.float64)
-        try:
-            balls = certified.certify(graph, args, widest, operations=OPERATIONS)
-        except (TooLarge, UnsupportedOperator) as error:
-            raise Unread(f"{why}, and {error}") from None
-        lost = reading.tainted(graph, args, {node: [(None, made)] for node, made in within.made.items()})
-        unknown = [
-            ball.undecided | ~_is_of(budget, ball) | (False if mask is None else mask)
-            for ball, budget, mask in zip(balls, budgets, lost, strict=True)
-        ]
-        if all(bool(each.all()) for each in unknown):
-            raise Unread(f"{why}, and so does every budget")
+            raise Unread(f"{leaves(within)}; --oracle auto reads it in balls")
+        balls, unknown = beyond_float64.read(graph, args, budgets, within, OPERATIONS, TRUTH_SHARE)
         return [
             Truth(ball.high, ball.radius, "certified", ball, each) for ball, each in zip(balls, unknown, strict=True)
         ]
@@ -404,12 +380,6 @@ def _groups(
     found += [(primals, sample.tangents)] if derivative.takes_tangents else []
     outputs = family.signature.returned(sample.options)
     return found + ([(outputs, sample.cotangents)] if derivative.takes_cotangents else [])
-
-
-def _is_of(budget: Budget, ball: Enclosure) -> Tensor:
-    """Where a budget is that of the truth: its own value, in float64, is no further from it than rounding explains."""
-    same = (budget.value == ball.high) | (budget.value.isnan() & ball.high.isnan() & (ball.radius == 0))
-    return same | ((budget.value - ball.high).abs() <= FAR * budget.sigma + _NOTHING)
 
 
 def _float64_radius(budget: Budget, contract: Contract, stored: str) -> Tensor:

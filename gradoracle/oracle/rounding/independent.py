@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gradoracle.oracle.exact.trees import followed, leaves, refilled
 from gradoracle.oracle.rounding.call import Call
+from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.quantity import Quantity, any_error, plus, quantities, values
-from gradoracle.oracle.rounding.rounding_model import FAR
 
 _NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
 

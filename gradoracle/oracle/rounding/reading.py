@@ -19,10 +19,11 @@ from torch.fx import Node
 from gradoracle.model.contract import LARGEST, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.rounding import effects
+from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
 from gradoracle.oracle.rounding.propagate import propagate
 from gradoracle.oracle.rounding.quantity import Quantity, all_finite
-from gradoracle.oracle.rounding.rounding_model import FAR, Roundoff
+from gradoracle.oracle.rounding.rounding_model import Roundoff
 
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 

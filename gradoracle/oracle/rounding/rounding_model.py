@@ -21,7 +21,9 @@ from gradoracle.model.contract import (
     representable,
 )
 from gradoracle.oracle.rounding import adversarial
-from gradoracle.oracle.rounding.effects import VIEW, plain_name
+from gradoracle.oracle.rounding.effects import multiplied_by
+from gradoracle.oracle.rounding.formats import bits_of, half_spacing, hash_of, held_by
+from gradoracle.oracle.rounding.overflow import beyond
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, reach, where_finite
 from gradoracle.oracle.rounding.subnormals import LOST_EARLY, Low, Products, below_normal
@@ -33,7 +35,6 @@ SUM_BITS = 12  # sums of nearly equal terms err alike, even if the sums differ b
 _OPERAND = 1
 _FLUSH = 2
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
-FAR = 8.0  # standard deviations that a correct kernel may be off
 SQUARABLE = 2.0**-510  # squares of smaller half-widths underflow in the variances, which are float64
 
 
@@ -157,8 +158,8 @@ class Roundoff:
         if not self.fixed or not (q.variance is q.probes is q.worst is None):
             return None
         held = None
-        for name in sorted((self.contract.constants, self.contract.elementwise, self.contract.dtype), key=_bits):
-            if held_by(q.value, _bits(name)):
+        for name in sorted((self.contract.constants, self.contract.elementwise, self.contract.dtype), key=bits_of):
+            if held_by(q.value, bits_of(name)):
                 held = held or name
             elif name != self.contract.dtype:
                 return None
@@ -387,66 +388,8 @@ class Roundoff:
         rounds_once: bool = False,
         terms: Sequence[Quantity] = (),
     ) -> None:
-        """Note where a declared intermediate, with its budget, exceeds the range of its format.
-
-        A correct kernel may multiply by ``before`` after the product instead, so the larger of the two counts. What
-        ``rounds_once`` exceeds it only beyond the middle to where the next number would be; and each of the ``terms``
-        that it is the sum of is a number of the format, whatever its error.
-        """
+        """Note where a declared intermediate may exceed the range of its format (``overflow.beyond``)."""
         if self.node is None or not self.variances:
             return
-        if 0 < before < 1:
-            q, size = replace(q, variance=None if q.variance is None else q.variance / before**2), size / before
-        largest = float(size.max()) if size.numel() else 0.0
-        if q.variance is not None and size.numel():
-            largest += FAR * math.sqrt(float(q.variance.max()))
-        if largest < LARGEST[dtype] / 2:
-            return
-        furthest = size if q.variance is None else size + FAR * q.variance.sqrt()
-        if terms:
-            spread = [FAR * term.variance.sqrt() for term in terms if term.variance is not None]
-            room = [LARGEST[dtype] - term.value.abs() for term in terms if term.variance is not None]
-            moved = [torch.minimum(far, left.clamp_min(0.0)) for far, left in zip(spread, room, strict=True)]
-            furthest = torch.minimum(furthest, sum(moved, size))
-        margin = UNIT_ROUNDOFF[dtype] * (0.5 if rounds_once else -4)
-        beyond = (furthest > LARGEST[dtype] * (1 + margin)) & size.isfinite()
-        if bool(beyond.any()):
-            self.overflowing.setdefault(self.node, []).append((operand, beyond))
-
-
-def half_spacing(size: Tensor, unit: float) -> Tensor:
-    """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
-    _, exponent = torch.frexp(size)
-    return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
-
-
-def _bits(name: str) -> int:
-    return PRECISION_BITS[name]
-
-
-def held_by(value: Tensor, bits: int) -> bool:
-    """Whether every number is one of a format of ``bits`` bits (its range is not considered)."""
-    significand, _ = torch.frexp(value)
-    scaled = significand * 2.0**bits
-    return bool((scaled == scaled.round()).all())
-
-
-def multiplied_by(node: object) -> float:
-    """The magnitude of the literal factor of a node's value, through views and several multiplications."""
-    factor = 1.0
-    while isinstance(node, Node) and node.op == "call_function":
-        name = plain_name(node)
-        numbers = [argument for argument in node.args if isinstance(argument, (int, float))]
-        if name in ("mul", "div") and len(numbers) == 1 and numbers[0]:
-            factor *= numbers[0] if name == "mul" else 1.0 / numbers[0]
-            node = next(argument for argument in node.args if isinstance(argument, Node))
-        elif name in VIEW:
-            node = node.args[0]
-        else:
-            break
-    return abs(factor)
-
-
-def hash_of(number: float) -> int:
-    """The place of a constant: the same number is rounded once, wherever it is used."""
-    return mixed(*float(number).as_integer_ratio())
+        if (found := beyond(q, size, dtype, before, rounds_once, terms)) is not None:
+            self.overflowing.setdefault(self.node, []).append((operand, found))
