@@ -141,6 +141,8 @@ class Aggregate:
             if finding.gives_away and finding.outcome is Outcome.HOLDS:
                 note = "less accurate than 'definition': " + finding.tensor
                 sums.notes[note] = sums.notes.get(note, 0) + 1
+            if finding.off:
+                sums.off[finding.tensor] = max(sums.off.get(finding.tensor, 0.0), finding.off)
             if finding.pool is not None:
                 known = sums.pools.get(finding.tensor)
                 sums.pools[finding.tensor] = finding.pool if known is None else known + finding.pool
@@ -208,7 +210,7 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         worst_in_sigma=sums.in_sigma,
         sensitivity=median(sums.sensitivities) if sums.sensitivities else None,
         counterexample=counterexample,
-        notes=[f"{note} on {n} cases" for note, n in sums.notes.items()],
+        notes=[f"{note} on {n} cases" for note, n in sums.notes.items()] + _formulas(sums),
         tensors_compared=sum(sums.decided.values()),
         severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
         keeps=_keeps(sums, counterexample),
@@ -231,6 +233,13 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
             message = f"over {sums.pooled} tensors of all {sums.dtype} cases together, each within its own budget"
             verdict.counterexample = Counterexample(sums.held, tuple(broken), message=message, pooled=True)
     return verdict
+
+
+def _formulas(sums: Sums) -> list[str]:
+    """What is said of formulas that are off by less than the dtype shows."""
+    tensors = [f"{name} by {off:.2g}" for name, off in sorted(sums.off.items())]
+    said = "the formula is off by less than float32 shows, relative to the value"
+    return [f"{said}: {', '.join(tensors)}"] if tensors else []
 
 
 def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive: bool, cut: bool) -> None:

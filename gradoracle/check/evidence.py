@@ -23,10 +23,11 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, tangent_name
+from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
+from gradoracle.oracle.truth import Oracle, Truth, names, tensor_of
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from gradoracle.check.formula import formula
 from gradoracle.check.judge_law import LACKING, judge_law, kind_of
 from gradoracle.check.rehearsal import rehearse
 from gradoracle.check.severity import explained, located
-from gradoracle.check.widened import widened
+from gradoracle.check.widened import Widened, judged_widened, widened
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Unavailable
 from gradoracle.execution.called_functions import CalledFunctions
 from gradoracle.execution.compiling import Compiling, compilations_of, compile_ahead
@@ -280,7 +280,8 @@ def examine(
         if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
             break
         try:
-            result = _unless_reported(judge_law(law, evidence), results)
+            judged = judged_widened(law, evidence) if isinstance(evidence, Widened) else judge_law(law, evidence)
+            result = _unless_reported(judged, results)
         except DeviceLost as lost:
             results.append(LawResult(law.name, Status.CRASHED, reason=str(lost), why=lost.why))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
 from gradoracle.check.overflow import overflows
 from gradoracle.check.precision_loss import lost_at
-from gradoracle.check.widened import widened
+from gradoracle.check.widened import judged_widened, widened
 from gradoracle.check.wrong_constant import wrong_constant
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter import is_active
@@ -44,11 +43,14 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
     Where the kernel cannot be widened, an error that no preset of the dtype explains is wrong whatever it is.
     """
     try:
-        severity, why = _severity(law, evidence, result)
+        severity, why, again = _severity(law, evidence, result)
     except DeviceLost:
         raise
     except Exception as error:  # an explanation is not worth losing the violation
-        severity, why = Severity.UNDECIDED, named(error)
+        severity, why, again = Severity.UNDECIDED, named(error), None
+    if severity is Severity.PRECISION and again is not None:
+        left = {each.tensor: each.left for each in again.findings}
+        result = replace(result, findings=tuple(replace(f, left=left.get(f.tensor, 0.0)) for f in result.findings))
     if severity is Severity.PRECISION and law.kind in DIRECT:
         result, severity = _without_overflow(evidence, result)
     preset: str | None = None
@@ -109,16 +111,17 @@ def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
     return result
 
 
-def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Severity, str]:
-    """The severity of a violation, and why it is undecided."""
+def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Severity, str, LawResult | None]:
+    """The severity of a violation, why it is undecided, and the result on the widened kernel, where it was asked."""
     if (known := _OF_KIND.get(law.kind)) is not None:
-        return known, ""
+        return known, "", None
     violated = {finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED}
     if any(finding.lost or finding.malformed for finding in result.findings if finding.tensor in violated):
-        return Severity.WRONG, ""
+        return Severity.WRONG, "", None
     if not is_active():
-        return Severity.UNDECIDED, NEEDS_INTERPRETER
-    return of_widened(judge_law(law, widened(evidence)), result.findings, evidence.case.dtype)
+        return Severity.UNDECIDED, NEEDS_INTERPRETER, None
+    again = judged_widened(law, widened(evidence))
+    return *of_widened(again, result.findings, evidence.case.dtype), again
 
 
 def of_widened(again: LawResult, as_written: Iterable[Finding], dtype: str) -> tuple[Severity, str]:

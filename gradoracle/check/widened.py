@@ -1,12 +1,15 @@
 """Widened evidence: a kernel with every float in float64, compared with the definition in float64.
 
 An error that stays is in the formula, a mask or an index, however small it is against the rounding of the kernel's
-dtype; what goes away is lost precision.
+dtype; what goes away is lost precision. What float64 cannot resolve in the kernel's own order of operations has not
+gone away, but is lost precision, too (``Measured``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -15,15 +18,29 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.check.judge_law import judge_law
+from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
+from gradoracle.execution.interpreter.builder_results import intervening
+from gradoracle.execution.interpreter.coarsening import Coarsened
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.execution.widened import Wide, narrowed, renamed, widen
-from gradoracle.model.contract import PRESETS
+from gradoracle.model.contract import PRESETS, default_contract
 from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
+from gradoracle.model.job import LawResult
+from gradoracle.model.property import Property
+from gradoracle.model.reason import Reason
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.truth import Truth
+from gradoracle.oracle.truth import TRUTH_SHARE, Truth
 
 _LARGEST = 1 << 30  # bytes of storage of a tensor that is widened
+_RUNS, _SECONDS = 8, 20.0  # of the kernel that measure its rounding, at most
+_BITS = 45  # that they round to: few enough to be seen, many enough for errors to be in proportion to the unit
+_SCALE = 2.0 ** (_BITS - 53)
+_SHOWS = "float32"  # the dtype whose rounding decides what can be seen of a formula
 
 
 class Widened(Evidence):
@@ -63,9 +80,21 @@ class Widened(Evidence):
         return {name: _of_both(budget, definition[name]) for name, budget in kernel.items()}
 
     def truths(self, derivative: Derivative) -> Mapping[str, Truth]:
-        """The definition in float64, whose errors are in the budgets."""
-        definition = self._definition(derivative)
-        return {name: Truth(each.value, torch.zeros_like(each.sigma), "float64") for name, each in definition.items()}
+        """The definition in float64, whose errors are in the budgets; where it leaves float64, what it is in truth.
+
+        Raises:
+            Unavailable: it leaves float64, and cannot be certified.
+        """
+        shared, definition = self._read_with(derivative), self._definition(derivative)
+
+        def read() -> Mapping[str, Truth]:
+            try:
+                raised = self.oracle.raised(self.sample, shared, definition)
+            except Unread as error:
+                raise Unavailable(str(error), Reason.UNREAD) from None
+            return raised or {n: Truth(b.value, torch.zeros_like(b.sigma), "float64") for n, b in definition.items()}
+
+        return self.keep(f"truths in float64 {shared.value}", read)
 
     def _definition(self, derivative: Derivative) -> Mapping[str, Budget]:
         """The definition's values and budgets in float64."""
@@ -75,6 +104,133 @@ class Widened(Evidence):
             f"float64 {shared.value}",
             lambda: self.oracle.budgets(self.sample, shared, contract, worst=worst, probes=PROBES),
         )
+
+
+class Measured(Widened):
+    """Widened evidence whose budgets have the rounding of the kernel's own operations, too.
+
+    A correct kernel may compute otherwise than the definition: log(1 + exp(x)) for a softplus loses in float64 what
+    the definition does not, and so does exp(S - L) with the L that its forward saved. Runs of the kernel with every
+    result rounded to fewer bits show how much, in proportion to the unit. An error of the formula does not change; one
+    that is far below what a correct kernel in float32 is off by is told, and breaks nothing.
+    """
+
+    def share(self, other: Evidence) -> None:
+        """Take over what other evidence on the same sample has computed that does not depend on budgets."""
+        derived = {derivative.value for derivative in Derivative}
+        first = {"budgets", "keep float64", f"keep {_SHOWS}", "truths", *derived}
+        self._kept.update({k: v for k, v in other._kept.items() if any(k == f or k.startswith(f"{f} ") for f in first)})
+
+    def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
+        """What rounding explains of the difference, in the definition's operations and in the kernel's."""
+        own = self._own_errors(derivative)
+        both = super().budgets(derivative, algorithm)
+        return {name: _with_own(budget, own[name]) if name in own else budget for name, budget in both.items()}
+
+    def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
+        """Compare each tensor with its truth; an error of the formula that float32 does not show breaks nothing."""
+        tensors = self.tensors(derivative) if got is None else got
+        for found in super().compare(derivative, tensors):
+            hidden = found.outcome is Outcome.VIOLATED and found.rule != "exact"
+            yield self._unless_unseen(derivative, found, tensors[found.tensor]) if hidden else found
+
+    def _unless_unseen(self, derivative: Derivative, found: Finding, got: Tensor) -> Finding:
+        """A violation; it holds where every error is far below what a correct kernel in float32 is off by."""
+        if found.worst is None or "float64" in (self.kernel.dtypes or self.oracle.family.dtypes):
+            return found
+        truth, allowance = self.truths(derivative)[found.tensor], self.allowance(derivative, found.tensor)
+        size = torch.where(truth.value.isfinite(), truth.error(got).abs(), 0.0)
+        shown = self._shown(derivative)[found.tensor].sigma * TRUTH_SHARE
+        if not bool((size <= LOCAL_SIGMA * allowance.sigma + shown).all()):
+            return found
+        off = abs(found.worst.got - found.worst.true) / (abs(found.worst.true) or 1.0)
+        ratio = torch.where(size > 0, size / shown, 0.0)
+        return replace(
+            found,
+            outcome=Outcome.HOLDS,
+            error=min(float(ratio.max()), 1.0),
+            error_in_sigma=LOCAL_SIGMA * min(float(ratio.max()), 1.0),
+            message=f"the formula is off by {off:.2g} of the value, less than {_SHOWS} shows",
+            off=off,
+            pattern="",
+            map=None,
+            pool=None,
+        )
+
+    def _shown(self, derivative: Derivative) -> Mapping[str, Budget]:
+        """The budgets of a correct kernel in float32."""
+        shared = self._read_with(derivative)
+        contract = default_contract(_SHOWS)
+        return self.keep(
+            f"{_SHOWS} {shared.value}", lambda: self.oracle.budgets(self.sample, shared, contract, probes=PROBES)
+        )
+
+    def _own_errors(self, derivative: Derivative) -> Mapping[str, Tensor]:
+        """By tensor: [R, *shape] errors of float64 in the kernel's own operations; none if it cannot be run so."""
+        subjects = [self.subject.labelled("rounding to fewer bits")]
+        if derivative.order > 0 and derivative is not Derivative.VJP and self.by_autograd(derivative):
+            subjects.append(subjects[0].by_autograd())
+
+        def measure() -> Mapping[str, Tensor]:
+            try:
+                exact, until = self._run(subjects, derivative), time.monotonic() + _SECONDS
+                runs: list[Tensors] = []
+                for run in range(_RUNS):
+                    with intervening(Coarsened(_BITS, _factors(run))):
+                        runs.extend(self._run(subjects, derivative))
+                    if time.monotonic() > until:
+                        break
+            except (Unavailable, Refused, Crashed, Wrong):
+                return {}
+            exact = exact * (len(runs) // len(exact))
+            return {
+                name: torch.stack([torch.nan_to_num(r[name] - e[name]) for r, e in zip(runs, exact, strict=True)])
+                * _SCALE
+                for name, tensor in exact[0].items()
+                if tensor.is_floating_point()
+            }
+
+        return self.keep(f"own errors {derivative.value}", measure)
+
+    def _run(self, subjects: list[KernelRunner], derivative: Derivative) -> list[Tensors]:
+        return [getattr(each, derivative.value)(self.sample, self.blocks)[0] for each in subjects]
+
+
+def _factors(run: int) -> Iterator[float]:
+    """The factors of a run's roundings: in every other run one for all, else one for each operation."""
+    drawn = random.Random(run)
+    shared = 2.0 ** -drawn.random()
+    while True:
+        yield shared if run % 2 == 0 else 2.0 ** -drawn.random()
+
+
+def judged_widened(law: Property, wide: Widened) -> LawResult:
+    """A property judged on the widened kernel; where it is violated, with the kernel's own rounding."""
+    found = judge_law(law, wide)
+    return with_left(found, judge_law(law, measured(wide))) if found.status is Status.VIOLATED else found
+
+
+def with_left(found: LawResult, again: LawResult) -> LawResult:
+    """``again``, the result with the kernel's own rounding, with what it explains that ``found`` does not."""
+    wrong = {each.tensor for each in found.findings if each.outcome is Outcome.VIOLATED}
+
+    def left(each: Finding) -> Finding:
+        if each.outcome is Outcome.VIOLATED or each.off or each.tensor not in wrong or each.worst is None:
+            return each
+        return replace(each, left=abs(each.worst.got - each.worst.true) / (abs(each.worst.true) or 1.0))
+
+    return replace(again, findings=tuple(map(left, again.findings)))
+
+
+def measured(wide: Widened) -> Measured:
+    """The same evidence with the kernel's own rounding, kept with it."""
+
+    def make() -> Measured:
+        made = Measured(wide.case, wide.sample, wide.subject, wide.oracle, wide.blocks)
+        made.share(wide)
+        return made
+
+    return wide if isinstance(wide, Measured) else wide.keep("measured", make)
 
 
 def widened(evidence: Evidence) -> Widened:
@@ -87,6 +243,20 @@ def widened(evidence: Evidence) -> Widened:
         return Widened(evidence.case, evidence.sample.map(widen), subject, evidence.oracle, evidence.blocks)
 
     return evidence.keep("widened", make)
+
+
+def _with_own(budget: Budget, own: Tensor) -> Budget:
+    """A budget and the errors of the kernel's own operations."""
+    size = own.square().mean(0).sqrt()
+    size = torch.where(budget.value.isfinite(), size, 0.0)
+    turned = own[torch.arange(len(budget.errors)) % len(own)]
+    return replace(
+        budget,
+        sigma=torch.hypot(budget.sigma, size),
+        independent=torch.hypot(budget.independent, size),
+        errors=budget.errors + torch.where(budget.value.isfinite(), turned, 0.0),
+        worst=None if budget.worst is None else budget.worst + LOCAL_SIGMA * size,
+    )
 
 
 def _of_both(kernel: Budget, definition: Budget) -> Budget:

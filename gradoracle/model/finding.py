@@ -101,6 +101,9 @@ class Finding:
         lost: whether values are NaN or infinite where the truth is finite, and not merely wrong.
         overflow: whether a value on the way is too large for its dtype, so that the tensor's are lost though finite.
         gives_away: error / budget of the definition, where only the budget of another algorithm explains the error.
+        off: how far the formula is off, relative to the value, where that is too little for the dtype to show; else 0.
+        left: what is left of an error, relative to the value, with every float in float64, where rounding explains it
+            there only with that of the kernel's own operations; else 0.
         why: the kind of reason why it was not checked; None where only the property knows.
         malformed: whether the kernel returned no tensor of the expected shape and dtype.
         elements: how many elements were compared, without those in ``undecided``.
@@ -127,6 +130,8 @@ class Finding:
     malformed: bool = False
     overflow: bool = False
     gives_away: float = 0.0
+    off: float = 0.0
+    left: float = 0.0
     why: Reason | None = None
     cause: str = ""
     ratio: float | None = None

@@ -71,6 +71,7 @@ class Sums:
         severities: violating cases, by severity; of those that are wrong the first alone.
         undecided: violating cases whose severity is undecided, by reason.
         presets: violating cases that are not wrong, by the preset that explains them; "" if none does.
+        off: by tensor, how far its formula is off, where that is less than the dtype shows.
     """
 
     law: str
@@ -93,6 +94,7 @@ class Sums:
     severities: dict[str, Seen] = field(default_factory=dict)
     undecided: dict[str, Seen] = field(default_factory=dict)
     presets: dict[str, Seen] = field(default_factory=dict)
+    off: dict[str, float] = field(default_factory=dict)
 
     def count(self, status: str) -> int:
         """The number of cases with a status."""
@@ -125,6 +127,7 @@ class Sums:
             together(self.severities, other.severities),
             together(self.undecided, other.undecided),
             together(self.presets, other.presets),
+            {name: max(each.off.get(name, 0.0) for each in (self, other)) for name in {**self.off, **other.off}},
         )
 
 

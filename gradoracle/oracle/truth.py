@@ -21,24 +21,22 @@ from gradoracle.model.dims import solved
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp_name
+from gradoracle.oracle import beyond_float64
+from gradoracle.oracle.beyond_float64 import Unread, leaves
 from gradoracle.oracle.exact import float64
 from gradoracle.oracle.exact.cost import TooLarge
 from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
 from gradoracle.oracle.exact.enclosure import Expansion
 from gradoracle.oracle.exact.trace import Graph, trace
 from gradoracle.oracle.rounding import reading
+from gradoracle.oracle.rounding.formats import half_spacing
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.rounding.rounding_model import half_spacing
 from gradoracle.oracle.scalable import Scalable
 
 READINGS = ("auto", "float64", "certified", "mpmath")
 GRAPHS_KEPT = 64
 OPERATIONS = 40_000_000  # on single numbers, that an exact reading may take
 TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma
-
-
-class Unread(Exception):
-    """No reading gives this truth here; the message says why in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,11 @@ class Oracle:
             return None
         found = {}
         stored = self._formats(sample, derivative, contract)
-        values = float64.read(self.graph(sample, derivative), arguments(self.family, sample, derivative))
+        within = float64.Range()
+        graph, args = self.graph(sample, derivative), arguments(self.family, sample, derivative)
+        values = float64.read(graph, args, within=within)
+        if within.left:
+            return None
         for name, value in zip(stored, values, strict=True):
             budget = budgets[name]
             apart = torch.where(value == budget.value, 0.0, (value - budget.value).abs())  # infinities are equal
@@ -234,9 +236,13 @@ class Oracle:
         reading = self._reading(contract)
         if reading == "float64":
             formats = [contract.output] * len(budgets) if stored is None else stored
+            within = float64.Range()
+            values = float64.read(graph, args, within=within)
+            if within.left:
+                return self._beyond_float64(graph, args, budgets, within)
             return [
                 Truth(value, _float64_radius(budget, contract, held), "float64")
-                for value, budget, held in zip(float64.read(graph, args), budgets, formats, strict=True)
+                for value, budget, held in zip(values, budgets, formats, strict=True)
             ]
         from gradoracle.oracle.exact import certified, multiprecision
 
@@ -251,6 +257,46 @@ class Oracle:
             return [Truth(number.high, number.spread, reading, number, number.unsettled) for number in settled]
         except TooLarge as error:
             raise Unread(str(error)) from None
+
+    def raised(self, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget]) -> dict[str, Truth] | None:
+        """The truth of a derivative where the definition leaves float64; None where it does not.
+
+        Raises:
+            Unread: it cannot be certified, or float64 was asked for.
+        """
+        if self.scalable(sample) is not None:
+            return None
+        graph, args = self.graph(sample, derivative), arguments(self.family, sample, derivative)
+        within = float64.Range()
+        float64.read(graph, args, within=within)
+        if not within.left:
+            return None
+        known = self.outputs(sample, derivative)
+        truths = self._beyond_float64(graph, args, [budgets[name] for name in known], within)
+        return dict(zip(known, truths, strict=True))
+
+    def _beyond_float64(
+        self, graph: Graph, args: Sequence[Tensor], budgets: Sequence[Budget], within: float64.Range
+    ) -> list[Truth]:
+        """The certified truth of a graph whose values leave float64, undecided where budgets are lost.
+
+        A budget is where it depends on a number beyond float64, or its own value is not the truth.
+
+        Args:
+            graph, args: of the reading.
+            budgets: computed in float64.
+            within: where they leave float64.
+
+        Raises:
+            Unread: it cannot be certified, or float64 was asked for.
+        """
+
+        if self.reading == "float64":
+            raise Unread(f"{leaves(within)}; --oracle auto reads it in balls")
+        balls, unknown = beyond_float64.read(graph, args, budgets, within, OPERATIONS, TRUTH_SHARE)
+        return [
+            Truth(ball.high, ball.radius, "certified", ball, each) for ball, each in zip(balls, unknown, strict=True)
+        ]
 
     def _reading(self, contract: Contract) -> str:
         if self.reading != "auto":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
@@ -224,6 +224,7 @@ def _tell_severity(verdict: Verdict) -> str:
     if not (verdict.is_open or verdict.status is Status.VIOLATED) or verdict.kind is PropertyKind.FORMULA:
         return ""
     note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
+    findings = () if verdict.counterexample is None else verdict.counterexample.findings
     if verdict.severity is Severity.UNDECIDED:
         known = ""
         if verdict.is_open:
@@ -235,12 +236,23 @@ def _tell_severity(verdict: Verdict) -> str:
         return f"wrong: no preset of {verdict.dtype} explains the error, which was not judged in float64{note}"
     if verdict.severity is Severity.PRECISION:
         lost = bits_lost([verdict])
-        return f"precision: the error goes away with every float in float64{f'; {lost}' if lost else ''}"
-    findings = () if verdict.counterexample is None else verdict.counterexample.findings
+        return f"precision: {_tell_left(findings)}{f'; {lost}' if lost else ''}"
     measured = [f for f in findings if f.outcome is Outcome.VIOLATED and f.rule != "exact" and not f.lost]
     if verdict.severity is Severity.WRONG and measured:
         return "wrong: the error stays with every float in float64"
     return ""
+
+
+def _tell_left(findings: Sequence[Finding]) -> str:
+    """What becomes of an error when it is widened."""
+    most = max(findings, key=lambda each: each.left, default=None)
+    if most is None or not most.left or most.worst is None:
+        return "the error goes away with every float in float64"
+    size = abs(most.worst.got - most.worst.true) / (abs(most.worst.true) or 1.0)
+    return (
+        f"the error falls from {size:.2g} to {most.left:.2g} of {most.tensor} with every float in float64, "
+        "as rounding there explains"
+    )
 
 
 def _replay(counterexample: Counterexample) -> str:

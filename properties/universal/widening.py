@@ -11,7 +11,7 @@ from gradoracle.properties.applicability import small_enough
 
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.severity import NEEDS_INTERPRETER, shrinks_like_rounding
-from gradoracle.check.widened import widened
+from gradoracle.check.widened import measured, widened
 from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.kernel_runner import Tensors
@@ -62,9 +62,16 @@ def _compared(
 
 
 def _judged(evidence: Evidence, findings: Callable[[Evidence], Iterable[Finding]]) -> Iterator[Finding]:
-    """Findings on the widened kernel; an error that shrinks as rounding does is in no formula, and not checked."""
+    """Findings on the widened kernel; an error that shrinks as rounding does is in no formula, and not checked.
+
+    Where something is violated, they are found again with the rounding of the kernel's own operations.
+    """
     as_written = functools.cache(lambda: {each.tensor: each for each in findings(evidence)})
-    for finding in findings(widened(evidence)):
+    wide = widened(evidence)
+    found = list(findings(wide))
+    if any(each.outcome is Outcome.VIOLATED for each in found):
+        found = list(findings(measured(wide)))
+    for finding in found:
         if finding.outcome is Outcome.VIOLATED:
             own = as_written().get(finding.tensor)
             if own is not None and shrinks_like_rounding(finding, own, evidence.case.dtype):

@@ -7,7 +7,7 @@ import torch
 from catalogue import CATALOGUE
 from torch import Tensor
 
-from gradoracle.model.contract import PRESETS
+from gradoracle.model.contract import EXACT, PRESETS, UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.oracle.exact.trace import UnsupportedOperator, trace
 from gradoracle.oracle.rounding.reading import Budget, budgets
@@ -84,3 +84,46 @@ def test_wrong_results_are_not_within_budget(name: str) -> None:
     found, got = read(name, Derivative.FORWARD, "ieee32")
     error = (WRONG[name](got[0]).double() - found[0].value).abs()
     assert (error > 8 * found[0].sigma).any()
+
+
+UNIT = UNIT_ROUNDOFF["float32"]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_each_prefix_of_a_running_product_has_its_own_number_of_roundings(sign: int) -> None:
+    x = (torch.rand(9, generator=torch.Generator().manual_seed(0), dtype=torch.float32) + 0.5).double() * sign
+    (found,) = budgets(trace(lambda x: (x.cumprod(-1),), x), [x], PRESETS["ieee32"], worst=True)
+    assert found.worst is not None
+    steps = torch.arange(9, dtype=torch.float64)
+    size = found.value.abs() * UNIT
+    assert (found.worst <= size * (steps + 1.001)).all()  # and one for storing it
+    assert (found.sigma <= size * ((steps + 1) / 3).sqrt() * 1.5).all()
+    for got in (x.float().cumprod(-1), _by_doubling(x.float())):
+        error = (got.double() - found.value).abs()
+        assert (error <= 8 * found.sigma).all() and (error <= found.worst).all()
+    wrong = found.value[0] * (1 + 5e-7)
+    assert (wrong - found.value[0]).abs() > 8 * found.sigma[0]
+
+
+def _by_doubling(x: Tensor) -> Tensor:
+    """Running products as a parallel scan makes them."""
+    step = 1
+    while step < len(x):
+        x = torch.cat([x[:step], x[step:] * x[:-step]])
+        step *= 2
+    return x
+
+
+def test_a_running_product_of_a_factor_that_is_zero_but_for_its_rounding() -> None:
+    x = torch.tensor([3.0, 1.1, 2.0], dtype=torch.float64)
+    error = (torch.tensor([0.0, 1e-12, 0.0], dtype=torch.float64), None, None)
+    graph = trace(lambda x: (x.cumprod(-1),), x)
+    zero = torch.tensor([3.0, 0.0, 2.0], dtype=torch.float64)
+    (found,) = budgets(graph, [zero], EXACT, input_errors=[error])  # type: ignore[list-item]
+    torch.testing.assert_close(found.independent, torch.tensor([0.0, 3e-6, 6e-6], dtype=torch.float64))
+
+
+def test_a_product_of_one_factor_is_exact() -> None:
+    x = torch.tensor([[1.1], [2.3]], dtype=torch.float32).double()
+    (found,) = budgets(trace(lambda x: (x.prod(-1),), x), [x], PRESETS["float64"], worst=True)
+    assert found.worst is not None and (found.worst <= found.value.abs() * UNIT_ROUNDOFF["float64"]).all()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,15 +11,92 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.oracle.exact.trace import Graph, widened
+from gradoracle.oracle.exact.trees import leaves
+
+_SMALLEST_NORMAL = torch.finfo(torch.float64).tiny
+_HUGE = 2.0**512  # a number that could bring what underflowed back
+_NEVER_ZERO = frozenset(("exp", "exp2", "sigmoid", "erfc", "_softmax"))
+_PRODUCTS = frozenset(("mul", "div", "pow", "reciprocal", "prod", "cumprod"))
+# large where an argument, the last, is small
+_STEEP = frozenset(("div", "reciprocal", "log", "log2", "log10", "rsqrt", "pow"))
 
 
-def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "cpu") -> list[Tensor]:
+class Range:
+    """Whether a graph's values leave the range of float64 on the way, so that it does not give the truth.
+
+    Attributes:
+        left: the first operator that does, and how, in words; "" if none does.
+        made: by node, where it is not finite though its arguments are.
+    """
+
+    def __init__(self) -> None:
+        self.left = ""
+        self.made: dict[Node, Tensor] = {}
+        self._underflows = self._huge = False
+
+    def see(self, node: Node, args: Any, value: Any) -> None:
+        """The value that a node has from some arguments.
+
+        An infinity or NaN of finite numbers is an overflow; at a pole it is the truth, unless a number underflowed
+        before. What underflows is lost in no sum, but where it is divided by, and where it meets a huge number.
+        """
+        if not isinstance(value, Tensor) or value.dtype is not torch.float64 or not value.numel():
+            return
+        name, flat = str(node.target).split(".")[-2:][0], leaves(args)
+        given = [x for x in flat if isinstance(x, Tensor) and x.dtype is torch.float64]
+        if not given or any(isinstance(x, float) and not math.isfinite(x) for x in flat):  # nothing is computed
+            return
+        largest = float(value.abs().max())
+        if not largest < math.inf:  # NaN is not, either
+            made = _where(given, value, torch.isfinite) & ~value.isfinite()
+            if bool(made.any()):
+                self.made[node] = made
+                if self._underflows or not _at_a_pole(name, flat, made):
+                    self.left = self.left or f"{name} gives {float(value[made][0])}"
+        self._huge |= _HUGE < largest < math.inf
+        if name in _NEVER_ZERO or name in _PRODUCTS:
+            lost = value.abs() < _SMALLEST_NORMAL
+            if bool(lost.any()):
+                kept = torch.isfinite if name in _NEVER_ZERO else torch.Tensor.bool
+                self._underflows |= bool((lost & _where(given, value, kept)).any())
+        if self._underflows and self._huge:
+            self.left = self.left or f"{name} follows a number below 1e-308, and another is above 1e154"
+        elif name in _STEEP:
+            at = given[-1].abs()
+            if bool(((at > 0) & (at < _SMALLEST_NORMAL)).any()):
+                self.left = self.left or f"{name} takes a number below 1e-308"
+
+
+def _where(given: Sequence[Tensor], value: Tensor, holds: Callable[[Tensor], Tensor]) -> Tensor:
+    """For each element of a value whether something holds for its arguments: their elements there, or else for all."""
+    found = torch.ones((), dtype=torch.bool)
+    for each in given:
+        try:
+            found = found & holds(each).expand(value.shape)
+        except RuntimeError:  # a reduction, or a product of matrices
+            found = found & holds(each).all()
+    return found
+
+
+def _at_a_pole(name: str, args: Sequence[Any], made: Tensor) -> bool:
+    """Whether what is not finite is so because a divisor is 0, or an argument at the edge of a domain or beyond."""
+    if name not in _STEEP and name not in ("sqrt", "log1p"):
+        return False
+    at = torch.as_tensor(args[1] if name == "div" else args[0])
+    edge = at == 0 if name in ("div", "reciprocal") else at <= (-1 if name == "log1p" else 0)
+    return bool((edge | ~made).all())
+
+
+def read(
+    graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "cpu", within: Range | None = None
+) -> list[Tensor]:
     """Every output of the graph in float64; casts to narrower floats are skipped.
 
     Args:
         graph: from ``trace``, on any device.
         args: tensors in the shapes that the graph was traced at; floats are converted to float64 (exactly).
         device: where the outputs are computed and stay.
+        within: is shown every value.
     """
     where = torch.device(device)
 
@@ -27,7 +105,10 @@ def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "
         if "device" in named:
             named["device"] = where
         target: Any = node.target
-        return target(*positional, **named)
+        value = target(*positional, **named)
+        if within is not None:
+            within.see(node, positional, value)
+        return value
 
     given = (arg.detach().to(where) for arg in args)
     inputs = [arg.double() if arg.is_floating_point() else arg for arg in given]

@@ -95,6 +95,15 @@ class Graph:
             spent.setdefault(node, []).append(used)
         return spent
 
+    @functools.cached_property
+    def fixed(self) -> frozenset[Node]:
+        """The nodes whose values do not depend on the inputs."""
+        found: set[Node] = set()
+        for node in self.nodes:
+            if node.op != "placeholder" and found.issuperset(node.all_input_nodes):
+                found.add(node)
+        return frozenset(found)
+
     def constant(self, node: Node) -> Tensor:
         """The tensor of a ``get_attr`` node."""
         return self.constants[str(node.target)]

@@ -70,3 +70,19 @@ def functional(node: Node) -> Callable[..., Any]:
     if target is torch.ops.aten.copy.default:  # into a tensor whose own values are lost
         return lambda into, source, non_blocking=False: source.to(into.dtype).expand(into.shape).clone()
     return target  # type: ignore[no-any-return]
+
+
+def multiplied_by(node: object) -> float:
+    """The magnitude of the literal factor of a node's value, through views and several multiplications."""
+    factor = 1.0
+    while isinstance(node, Node) and node.op == "call_function":
+        name = plain_name(node)
+        numbers = [argument for argument in node.args if isinstance(argument, (int, float))]
+        if name in ("mul", "div") and len(numbers) == 1 and numbers[0]:
+            factor *= numbers[0] if name == "mul" else 1.0 / numbers[0]
+            node = next(argument for argument in node.args if isinstance(argument, Node))
+        elif name in VIEW:
+            node = node.args[0]
+        else:
+            break
+    return abs(factor)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gradoracle.oracle.exact.trees import followed, leaves, refilled
 from gradoracle.oracle.rounding.call import Call
+from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.quantity import Quantity, any_error, plus, quantities, values
-from gradoracle.oracle.rounding.rounding_model import FAR
 
 _NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
 
@@ -149,8 +149,22 @@ def product_of_one(call: Call, attribute: str) -> Tensor | None:
             (others,) = torch.autograd.grad(call.operator(leaf, *rest, **call.kwargs).sum(), [leaf])
         each = others.square() * own
         return each.sum(*rest[:2]) if rest else each.sum()
+    if own.dim() and bool(((x.value == 0) & (own > 0)).any()):
+        return _one_by_one(x.value.square(), own, rest[0])
     relative = torch.nan_to_num(own / x.value.square(), nan=0.0, posinf=0.0)
     return call.operator(x.value, *rest, **call.kwargs).square() * torch.cumsum(relative, rest[0])
+
+
+def _one_by_one(squares: Tensor, own: Tensor, dim: int) -> Tensor:
+    """The variance of running products of factors, of which one that is 0 may have an error."""
+    product = torch.ones_like(squares.select(dim, 0))
+    variance = torch.zeros_like(product)
+    found = []
+    for square, error in zip(squares.unbind(dim), own.unbind(dim), strict=True):
+        variance = variance * (square + error) + product * error
+        product = product * square
+        found.append(variance)
+    return torch.stack(found, dim)
 
 
 def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
@@ -159,24 +173,39 @@ def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
     dP_j = P_j (e_j - sum_k P_k e_k), hence var P_j = P_j^2 ((1 - 2 P_j) r_j + sum_k P_k^2 r_k). If logits may move so
     far that another one leads in a kernel, the secant over ``FAR`` deviations counts where it is larger.
     """
-    squares = value.square()
+    x, squares = centred(x, dim), value.square()
     shared = (squares * relative).sum(dim, keepdim=True)
     first = (squares * ((1 - 2 * value) * relative + shared)).clamp_min(0.0)
     if not bool((relative > _NEARLY_LINEAR).any()):
         return first
-    log_odds, top = odds(x, dim)
-    move = FAR * (relative + torch.maximum(shared, torch.where(top, relative.amax(dim, keepdim=True), 0.0))).sqrt()
+    others, reach = log_sum_of_others(x, dim), FAR * relative.sqrt()
+    log_odds = torch.nan_to_num(x - others, nan=0.0, posinf=1e300, neginf=-1e300)
+    # the largest logit is overtaken by what the others may become together, and a masked one becomes nothing
+    moved = torch.maximum(log_sum_of_others(x + reach, dim) - others, others - log_sum_of_others(x - reach, dim))
+    overtaken = torch.where(_largest(x, dim), torch.nan_to_num(moved, nan=0.0), 0.0)
+    move = torch.hypot(reach, torch.maximum(FAR * shared.sqrt(), overtaken))
     far = torch.maximum(torch.sigmoid(log_odds + move) - value, value - torch.sigmoid(log_odds - move)) / FAR
     return torch.maximum(first, torch.where(x.isfinite(), far, 0.0).square())
 
 
-def odds(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """log P / (1 - P) of each element of a softmax, and which elements are the largest of their row."""
-    top = torch.zeros_like(x, dtype=torch.bool).scatter(dim, x.argmax(dim, keepdim=True), True)
+def log_sum_of_others(x: Tensor, dim: int) -> Tensor:
+    """For each element of a row the log-sum-exp of all others of it; -inf where there is none."""
+    top = _largest(x, dim)
     rest = torch.logsumexp(torch.where(top, -torch.inf, x), dim, keepdim=True)
-    log_share = torch.log_softmax(x, dim)
-    found = torch.where(top, x - rest, log_share - torch.log1p(-torch.exp(log_share)))
-    return torch.nan_to_num(found, nan=0.0, posinf=1e300, neginf=-1e300), top
+    total = torch.logsumexp(x, dim, keepdim=True)
+    # no more than half of the total is lost: the largest is among the others
+    without = total + torch.log1p(-torch.exp(torch.log_softmax(x, dim)).clamp_max(0.5))
+    return torch.where(top, rest, without)
+
+
+def centred(x: Tensor, dim: int) -> Tensor:
+    """``x`` less the maximum of its row, so that a large one does not hide the differences; -inf where all are."""
+    return torch.where(x.isfinite(), x - x.amax(dim, keepdim=True), x)
+
+
+def _largest(x: Tensor, dim: int) -> Tensor:
+    """The largest element of each row, the first of several."""
+    return torch.zeros_like(x, dtype=torch.bool).scatter(dim, x.argmax(dim, keepdim=True), True)
 
 
 def log_softmax(share: Tensor, own: Tensor, dim: int) -> Tensor:

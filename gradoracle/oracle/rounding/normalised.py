@@ -10,9 +10,12 @@ from torch import Tensor
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
+from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import Quantity, plus
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
+
+_LOST = 0.1 / FAR  # a relative error of a row beyond which its budget would decide nothing
 
 
 def softmax(roundoff: Roundoff, call: Call) -> Quantity:
@@ -24,6 +27,8 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     proper = torch.nan_to_num(value, nan=0.0)
     unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
     constant = UNIT_ROUNDOFF[contract.constants] if contract.rounds else 0.0
+    if bool((alike := _all_alike(top, depth, proper, unit, dim)).any()):
+        size = torch.where(alike, 0.0, size)
     # the exponent is a rounded difference of rounded products by log2 e: u |x - m|, u |x|, and exp's own error
     own = (depth.square() + size.square() + contract.exp_ulps**2) * unit**2
     steps = float(x.value.shape[dim])
@@ -58,6 +63,17 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps), mixed(place, 3))
 
 
+def _all_alike(top: Tensor, depth: Tensor, value: Tensor, unit: float, dim: int) -> Tensor:
+    """Which elements share the whole weight of their row with others of the same, very large, value.
+
+    As where a finite number masks every key: these elements err alike, and the quotient cancels that. Nothing is said
+    of rows in which u |x| is small enough for a kernel that keeps log-sum-exps.
+    """
+    tied = (depth == 0) & (value > 0)
+    lost = (top.abs() * unit > _LOST) & (tied | (value == 0)).all(dim, keepdim=True)
+    return tied & lost
+
+
 def _row_error(roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, steps: float) -> Quantity:
     """The rounding of the row's sum in variances and bounds; the probes have theirs already."""
     variance = plus(q.variance, value.square() * (unit**2 / 3 * (steps / 3 + 2))) if roundoff.variances else q.variance
@@ -87,7 +103,7 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
         variance = torch.where(finite, committed if passed is None else committed + passed, 0.0)
         floor = None if x.floor is None else torch.where(finite, independent.log_softmax(share, x.floor, dim), 0.0)
     if roundoff.worst or x.worst is not None:
-        shifts = None if x.worst is None else x.worst + x.worst.amax(dim, keepdim=True)
+        shifts = None if x.worst is None else x.worst + worst_case.log_sum(x.value, x.worst, dim)
         local = unit * (steps + 2 + 2 * contract.exp_ulps + 2 * contract.log_ulps * log_sum.clamp_min(1.0))
         local = local + 2 * own + roundoff.literal * (mean_depth + log_sum)
         bound = torch.where(finite, local if shifts is None else local + shifts, 0.0)

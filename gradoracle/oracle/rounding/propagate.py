@@ -32,6 +32,7 @@ from gradoracle.oracle.rounding.quantity import (
 from gradoracle.oracle.rounding.reductions import (
     accumulate,
     accumulating_errors,
+    counts,
     extreme,
     matrix_product,
     running_errors,
@@ -52,6 +53,7 @@ def propagate(graph: Graph, inputs: Sequence[Quantity], roundoff: Roundoff) -> l
     """
 
     def call(node: Node, args: Any, kwargs: Any) -> Any:
+        roundoff.node, roundoff.fixed = node, node in graph.fixed
         return _applied(roundoff, node, mixed(graph.positions[node]), args, widened(kwargs))
 
     placed = [replace(quantity, place=mixed(position)) for position, quantity in enumerate(inputs)]
@@ -63,7 +65,6 @@ def propagate(graph: Graph, inputs: Sequence[Quantity], roundoff: Roundoff) -> l
 def _applied(roundoff: Roundoff, node: Node, place: int, args: Any, kwargs: Any) -> Any:
     """The result of one call node; a list of quantities if the operator returns several."""
     name = effects.plain_name(node)
-    roundoff.node = node
     if name == "getitem":
         return args[0][args[1]]
     rule = _RULES.get(name)
@@ -244,6 +245,8 @@ def _elementwise(roundoff: Roundoff, call: Call) -> Quantity:
     if not roundoff.contract.rounds:
         return q
     operands = quantities(args)
+    if name in effects.ARITHMETIC and (held := roundoff.known(q)) is not None:
+        return replace(q, held=held)
     if name == "add" and len(operands) == 2 and not call.kwargs and not args[1].value.any():
         x, zero = args  # x + 0 is x; and the error of storing x comes as a value of 0
         errs = any_error(zero, "variance") or any_error(zero, "probes")
@@ -251,6 +254,7 @@ def _elementwise(roundoff: Roundoff, call: Call) -> Quantity:
     numbers = [float(a) for a in args if isinstance(a, (int, float)) and not isinstance(a, bool)]
     if _is_exact(call, numbers):
         q = replace(q, held=operands[0].held, place=operands[0].place)
+        roundoff.check_overflow(q, value.abs(), roundoff.contract.elementwise, rounds_once=True)
         if (name == "mul" and abs(numbers[0]) < 1) or (name == "div" and abs(numbers[0]) > 1):
             q = roundoff.scaled_down(q, mixed(call.place, 12))
         return roundoff.factor(q, numbers[0])
@@ -275,6 +279,8 @@ def _is_exact(call: Call, numbers: list[float]) -> bool:
 
 def _own_rounding(roundoff: Roundoff, q: Quantity, call: Call) -> Quantity:
     name, contract = call.name, roundoff.contract
+    if name in ("add", "sub"):
+        return roundoff.elementwise(q, call.place, summands=_summands(call))
     if name in effects.ARITHMETIC or (name == "pow" and len(call.args) == 2 and call.args[1] in (2, 2.0)):
         return roundoff.elementwise(q, call.place)
     x = call.sources[0]
@@ -301,6 +307,13 @@ def _own_rounding(roundoff: Roundoff, q: Quantity, call: Call) -> Quantity:
     return roundoff.elementwise(q, call.place, units, 2 * units)
 
 
+def _summands(call: Call) -> list[Quantity]:
+    """The two terms of an addition or subtraction; none if the second has a factor."""
+    if call.kwargs.get("alpha", 1) != 1:
+        return []
+    return [a if isinstance(a, Quantity) else Quantity(torch.tensor(float(a))) for a in call.args[:2]]
+
+
 def _product_of_one(roundoff: Roundoff, call: Call) -> Quantity:
     """prod and cumprod: relative errors add."""
     value, x = call.value, call.sources[0]
@@ -308,8 +321,12 @@ def _product_of_one(roundoff: Roundoff, call: Call) -> Quantity:
     q = Quantity(value, variance, floor, worst_case.product_of_one(call), call.probes(), place=call.place)
     if not roundoff.contract.rounds:
         return q
-    terms = x.value.numel() / max(value.numel(), 1) if call.name == "prod" else x.value.shape[call.args[1]]
-    return roundoff.elementwise(q, call.place, math.sqrt(terms), terms)
+    products: float | Tensor  # in any order k factors are multiplied k - 1 times
+    if call.name == "cumprod" and x.value.dim():
+        products = counts(x.value, call.args[1], 0)
+    else:
+        products = x.value.numel() / max(value.numel(), 1) - 1
+    return roundoff.elementwise(q, call.place, products**0.5, products)
 
 
 def _marked(roundoff: Roundoff, call: Call) -> Quantity:

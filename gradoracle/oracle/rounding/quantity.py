@@ -130,6 +130,14 @@ def bounded(q: Quantity) -> Quantity:
     return q if same else replace(q, variance=variance, worst=worst)
 
 
+def reach(q: Quantity) -> Tensor:
+    """The size of a value with its error; 0 only where both are."""
+    size = q.value.abs()
+    if q.variance is not None:
+        return torch.hypot(size, q.variance.sqrt())
+    return size if q.probes is None else size + (q.probes - q.value).abs().amax(0)
+
+
 def errors_alone(q: Quantity) -> Quantity:
     """``q`` less its value: 0 with the same errors."""
     probes = None if q.probes is None else q.probes - q.value

@@ -19,10 +19,11 @@ from torch.fx import Node
 from gradoracle.model.contract import LARGEST, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.rounding import effects
+from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
 from gradoracle.oracle.rounding.propagate import propagate
 from gradoracle.oracle.rounding.quantity import Quantity, all_finite
-from gradoracle.oracle.rounding.rounding_model import FAR, Roundoff
+from gradoracle.oracle.rounding.rounding_model import Roundoff
 
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
@@ -123,7 +124,7 @@ def budgets(
             overflowing = roundoff.overflowing
         found = found or outputs
         signed.append([_errors(q, len(run), magnify) for q in outputs])
-    masks = _tainted(graph, args, overflowing) if overflowing else [None] * len(found)
+    masks = tainted(graph, args, overflowing) if overflowing else [None] * len(found)
     dtypes = output_dtypes or [contract.output] * len(found)
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
@@ -214,7 +215,7 @@ def _seen(errors: Tensor, split: int | None) -> Tensor:
     return torch.maximum(seen, errors[split].abs().mul_(_SPLIT_WITHIN))
 
 
-def _tainted(
+def tainted(
     graph: Graph, args: Sequence[Tensor], overflowing: dict[Node, list[tuple[int | None, Tensor]]]
 ) -> list[Tensor | None]:
     """Where an output depends on an intermediate that overflows: NaN is planted there and traced to the outputs."""
@@ -235,7 +236,7 @@ def _tainted(
 
     with torch.no_grad():
         masks = [
-            tainted.isnan() & ~plain.isnan() if plain.is_floating_point() else None
-            for tainted, plain in zip(run(True), run(False), strict=True)
+            planted.isnan() & ~plain.isnan() if plain.is_floating_point() else None
+            for planted, plain in zip(run(True), run(False), strict=True)
         ]
     return [mask if mask is not None and bool(mask.any()) else None for mask in masks]

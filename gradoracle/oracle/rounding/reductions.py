@@ -43,7 +43,7 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         return q
     if call.name == "cumsum":
         rank = x.value.dim()
-        terms: Any = _counts(x.value, rest[0], 1) if rank else 1.0
+        terms: Any = counts(x.value, rest[0], 1) if rank else 1.0
     else:
         terms = x.value.numel() / max(value.numel(), 1)
         if terms <= 1:
@@ -62,7 +62,7 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
     return roundoff.running_sum(q, squares, terms, largest, call.place, in_order)
 
 
-def _counts(x: Tensor, dim: int, first: int) -> Tensor:
+def counts(x: Tensor, dim: int, first: int) -> Tensor:
     """first, first + 1, ... along a dim of ``x``, to be broadcast."""
     counts = torch.arange(first, first + x.shape[dim], dtype=torch.float64)
     return counts.view([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
@@ -72,7 +72,7 @@ def running_errors(roundoff: Roundoff, call: Call) -> Quantity:
     """The errors of running sums whose entries stand for several terms (``running_sums``); their value is 0."""
     x, dim, terms = call.args
     value = x.value.cumsum(dim)
-    counts = terms * _counts(x.value, dim, 0)
+    added = terms * counts(x.value, dim, 0)
     largest = worst_case.magnitude(x).cumsum(dim) if roundoff.worst else None
     q = Quantity(value, place=call.place)
     if roundoff.contract.rounds:
@@ -80,7 +80,7 @@ def running_errors(roundoff: Roundoff, call: Call) -> Quantity:
         between = terms / 3 * (before.square() + before * value + value.square())  # along straight lines
         between.narrow(dim, 0, 1).zero_()
         squares = x.value.square().cumsum(dim)
-        q = roundoff.running_sum(q, squares, counts, largest, call.place, between.cumsum(dim))
+        q = roundoff.running_sum(q, squares, added, largest, call.place, between.cumsum(dim))
     return errors_alone(q)
 
 
@@ -157,8 +157,7 @@ def extreme(roundoff: Roundoff, call: Call) -> Any:
     variance, floor = (
         None if e is None else independent.extreme(call.value, e, x.value, dims, keep) for e in (x.variance, x.floor)
     )
-    bound = None if x.worst is None else torch.amax(x.worst, dims, keep)  # it moves no further than any element
-    return Quantity(call.value, variance, floor, bound, call.probes(), x.held, place=call.place)
+    return Quantity(call.value, variance, floor, worst_case.extreme(call, x), call.probes(), x.held, place=call.place)
 
 
 def accumulate(roundoff: Roundoff, call: Call) -> Quantity:

@@ -21,9 +21,11 @@ from gradoracle.model.contract import (
     representable,
 )
 from gradoracle.oracle.rounding import adversarial
-from gradoracle.oracle.rounding.effects import VIEW, plain_name
+from gradoracle.oracle.rounding.effects import multiplied_by
+from gradoracle.oracle.rounding.formats import bits_of, half_spacing, hash_of, held_by
+from gradoracle.oracle.rounding.overflow import beyond
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
-from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, where_finite
+from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, reach, where_finite
 from gradoracle.oracle.rounding.subnormals import LOST_EARLY, Low, Products, below_normal
 
 _KEYED_APART = 0.618  # weight of the terms' sizes in the key of a sum; any number that is not round will do
@@ -33,7 +35,6 @@ SUM_BITS = 12  # sums of nearly equal terms err alike, even if the sums differ b
 _OPERAND = 1
 _FLUSH = 2
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
-FAR = 8.0  # standard deviations that a correct kernel may be off
 SQUARABLE = 2.0**-510  # squares of smaller half-widths underflow in the variances, which are float64
 
 
@@ -53,6 +54,7 @@ class Roundoff:
     ) -> None:
         self.contract, self.dice, self.worst, self.magnify, self.variances = contract, dice, worst, magnify, variances
         self.node: Node | None = None
+        self.fixed = False
         self.overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
 
     def committed(
@@ -151,6 +153,18 @@ class Roundoff:
             return q
         return self.shared(q, sensitivity, hash_of(number))
 
+    def known(self, q: Quantity) -> str | None:
+        """The format that holds ``q`` if it follows from the source alone: every kernel has exactly this value."""
+        if not self.fixed or not (q.variance is q.probes is q.worst is None):
+            return None
+        held = None
+        for name in sorted((self.contract.constants, self.contract.elementwise, self.contract.dtype), key=bits_of):
+            if held_by(q.value, bits_of(name)):
+                held = held or name
+            elif name != self.contract.dtype:
+                return None
+        return held
+
     def factor(self, q: Quantity, number: float) -> Quantity:
         """``q``, multiplied by ``number``: exact only if its root is too, since a scale may be applied as two roots."""
         format_ = self.contract.constants
@@ -161,20 +175,33 @@ class Roundoff:
         return replace(self.shared(q, q.value, hash_of(number)), held=q.held)
 
     def elementwise(
-        self, q: Quantity, place: int, units: float | Tensor = 1.0, bound_units: float | Tensor | None = None
+        self,
+        q: Quantity,
+        place: int,
+        units: float | Tensor = 1.0,
+        bound_units: float | Tensor | None = None,
+        summands: Sequence[Quantity] = (),
     ) -> Quantity:
-        """``q`` as the result of an operation with a relative error of at most ``units`` unit roundoffs."""
+        """``q`` as the result of an operation with a relative error of at most ``units`` unit roundoffs.
+
+        ``summands``: the two terms, if it is their sum; where one is 0 in every kernel, the sum is the other.
+        """
         dtype = self.contract.elementwise
         q, size = bounded(q), q.value.abs()
-        self.check_overflow(q, size, dtype)
+        self.check_overflow(q, size, dtype, rounds_once=bool(summands), terms=summands)
         unit = UNIT_ROUNDOFF[dtype]
         exact = isinstance(units, float) and units == 1.0
         bound = None
         if self.worst:
             largest = size if q.worst is None else size + q.worst
             bound = largest * (unit * (units if bound_units is None else bound_units))
+        width = size * (units * unit)
+        for term in summands:
+            none = reach(term) == 0
+            width = torch.where(none, 0.0, width)
+            bound = None if bound is None else torch.where(none, 0.0, bound)
         return self.committed(
-            q, size * (units * unit), key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
             low=self.underflow(q, size, dtype), single=exact,
         )  # fmt: skip
 
@@ -352,49 +379,17 @@ class Roundoff:
         return below_normal(q, size, dtype, flush, may_be, products)
 
     def check_overflow(
-        self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None, before: float = 1.0
+        self,
+        q: Quantity,
+        size: Tensor,
+        dtype: str,
+        operand: int | None = None,
+        before: float = 1.0,
+        rounds_once: bool = False,
+        terms: Sequence[Quantity] = (),
     ) -> None:
-        """Note where a declared intermediate, with its budget, exceeds the range of its format.
-
-        A correct kernel may multiply by ``before`` after the product instead, so the larger of the two counts.
-        """
+        """Note where a declared intermediate may exceed the range of its format (``overflow.beyond``)."""
         if self.node is None or not self.variances:
             return
-        if 0 < before < 1:
-            q, size = replace(q, variance=None if q.variance is None else q.variance / before**2), size / before
-        largest = float(size.max()) if size.numel() else 0.0
-        if q.variance is not None and size.numel():
-            largest += FAR * math.sqrt(float(q.variance.max()))
-        if largest < LARGEST[dtype] / 2:
-            return
-        reach = size if q.variance is None else size + FAR * q.variance.sqrt()
-        beyond = (reach > LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])) & size.isfinite()
-        if bool(beyond.any()):
-            self.overflowing.setdefault(self.node, []).append((operand, beyond))
-
-
-def half_spacing(size: Tensor, unit: float) -> Tensor:
-    """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
-    _, exponent = torch.frexp(size)
-    return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
-
-
-def multiplied_by(node: object) -> float:
-    """The magnitude of the literal factor of a node's value, through views and several multiplications."""
-    factor = 1.0
-    while isinstance(node, Node) and node.op == "call_function":
-        name = plain_name(node)
-        numbers = [argument for argument in node.args if isinstance(argument, (int, float))]
-        if name in ("mul", "div") and len(numbers) == 1 and numbers[0]:
-            factor *= numbers[0] if name == "mul" else 1.0 / numbers[0]
-            node = next(argument for argument in node.args if isinstance(argument, Node))
-        elif name in VIEW:
-            node = node.args[0]
-        else:
-            break
-    return abs(factor)
-
-
-def hash_of(number: float) -> int:
-    """The place of a constant: the same number is rounded once, wherever it is used."""
-    return mixed(*float(number).as_integer_ratio())
+        if (found := beyond(q, size, dtype, before, rounds_once, terms)) is not None:
+            self.overflowing.setdefault(self.node, []).append((operand, found))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.independent import odds, secant_change, slopes
+from gradoracle.oracle.rounding.independent import centred, log_sum_of_others, secant_change, slopes
 from gradoracle.oracle.rounding.quantity import Quantity, any_error, plus, quantities
 
 
@@ -64,10 +64,29 @@ def product(x: Quantity, y: Quantity) -> tuple[Tensor | None, Tensor]:
 
 def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
     """The bound of a softmax whose logits are off by at most ``relative``: one moves one way, all others the other."""
-    log_odds, _ = odds(x, dim)
-    move = relative + relative.amax(dim, keepdim=True)
-    moved = torch.maximum(torch.sigmoid(log_odds + move) - value, value - torch.sigmoid(log_odds - move))
-    return torch.where(x.isfinite(), moved.clamp_min(0.0), 0.0)
+    x = centred(x, dim)
+    above, below = x + relative, x - relative
+    highest, lowest = (
+        torch.sigmoid(torch.nan_to_num(own - log_sum_of_others(rest, dim), nan=0.0, posinf=1e300, neginf=-1e300))
+        for own, rest in ((above, below), (below, above))
+    )
+    return torch.where(x.isfinite(), torch.maximum(highest - value, value - lowest).clamp_min(0.0), 0.0)
+
+
+def log_sum(x: Tensor, relative: Tensor, dim: int) -> Tensor:
+    """The bound of a log-sum-exp along ``dim`` of numbers that are off by at most ``relative``; the dim is kept."""
+    x = centred(x, dim)
+    at, above, below = (torch.logsumexp(each, dim, keepdim=True) for each in (x, x + relative, x - relative))
+    return torch.nan_to_num(torch.maximum(above - at, at - below), nan=0.0)
+
+
+def extreme(call: Call, x: Quantity) -> Tensor | None:
+    """The bound of a maximum or minimum: that with every element at its largest and at its smallest."""
+    if x.worst is None:
+        return None
+    rest = call.args[1:]
+    ends = [call.operator(x.value + sign * x.worst, *rest, **call.kwargs) for sign in (1, -1)]
+    return torch.nan_to_num(torch.maximum(*((end - call.value).abs() for end in ends)), nan=0.0)
 
 
 def product_of_one(call: Call) -> Tensor | None:

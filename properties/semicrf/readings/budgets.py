@@ -36,9 +36,10 @@ from torch.nn.functional import avg_pool1d
 
 from gradoracle.model.contract import PRECISION_BITS, SMALLEST_NORMAL, SMALLEST_SUBNORMAL, UNIT_ROUNDOFF, Contract
 from gradoracle.model.derivative import Derivative
+from gradoracle.oracle.rounding.formats import half_spacing
 from gradoracle.oracle.rounding.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.rounding.rounding_model import FLUSHED, SQUARABLE, half_spacing
+from gradoracle.oracle.rounding.rounding_model import FLUSHED, SQUARABLE
 
 FEW_PROBES = ((1 << 17, 8),)  # elements of the largest tensor, probes at most
 _PROBED_BITS = 30
