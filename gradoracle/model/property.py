@@ -43,8 +43,8 @@ class PropertyKind(str, Enum):
     REPETITION: the same call, repeated.
     ARGUMENTS: which invalid arguments are refused, and how.
     SUPPORT: whether what a kernel supports is accepted, and what it lacks raises.
-    COMPILATION: what a compiled kernel needs of a GPU with what the GPU has. It is a fact of the kernel and not of a case:
-        the gate judges it, and a check where it is named (``Request.asks_for``).
+    COMPILATION: what a compiled kernel needs of a GPU with what the GPU has. No case changes it: the gate judges it,
+        and a check where it is named (``Request.asks_for``).
     """
 
     ORACLE = "oracle"
