@@ -1,7 +1,8 @@
 """How long gradoracle takes to answer its developers and its users, before and after a change, in one table.
 
 `python benchmarks/feedback.py WHAT... [--at REF] [--label WORD] [--repeat N] [--output FILE]` measures a clone of this
-repository at REF, on an otherwise idle machine, and adds rows to FILE, a CSV. The clone has its own environment or, with `--python`, an interpreter in which that gradoracle is installed:
+repository at REF, on an otherwise idle machine, and adds rows to FILE, a CSV. The clone has its own environment or,
+with `--python`, an interpreter in which that gradoracle is installed:
 - suite: `make test` as a whole, and the seconds of its tests by folder, added up over the processes;
 - first: `gradoracle --help`; and `gradoracle check FAMILY` from the start of the process until everything is imported,
   until the first case is judged, and, on a wrong kernel, until the first failure is found;
