@@ -1,11 +1,14 @@
 """How long gradoracle takes to answer its developers and its users, before and after a change, in one table.
 
-`python benchmarks/feedback.py [suite] [first] [gate] [--at REF] [--label WORD] [--repeat N] [--output FILE]` measures a
-clone of this repository at REF, on an otherwise idle machine, and adds rows to FILE, a CSV. The clone has its own
-environment or, with `--python`, an interpreter in which that gradoracle is installed:
+`python benchmarks/feedback.py WHAT... [--at REF] [--label WORD] [--repeat N] [--output FILE]` measures a clone of this
+repository at REF, on an otherwise idle machine, and adds rows to FILE, a CSV. The clone has its own environment or,
+with `--python`, an interpreter in which that gradoracle is installed:
 - suite: `make test` as a whole, and the seconds of its tests by folder, added up over the processes;
 - first: `gradoracle --help`; and `gradoracle check FAMILY` from the start of the process until everything is imported,
   until the first case is judged, and, on a wrong kernel, until the first failure is found;
+- check: `gradoracle check sdpa` and `gradoracle check examples/rmsnorm.py`, the default number of cases with nothing
+  cached: until the first case is judged, as a whole, and the processor seconds of all its processes by what they do;
+- fresh: `make check` in a new clone, and the part of it that is `make setup`;
 - gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py with nothing kept (cold), with compiled
   code and the base's snapshot kept (warm), and warm with --fail-fast; and on an unchanged tree.
 
@@ -17,7 +20,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -25,7 +30,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -66,6 +71,43 @@ from gradoracle.__main__ import main
 main()
 """
 
+CHECKED = ("sdpa", "examples/rmsnorm.py")
+# What a process does, by the files of the calls that it is in; of several, the first that is listed.
+DOINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("imports", ("<frozen importlib",)),
+    ("compiling", ("/offline.py", "/triton/compiler/", "/numba/core/")),
+    ("interpreter", ("/execution/interpreter/",)),
+    ("budgets", ("/oracle/rounding/",)),
+    ("truth", ("/oracle/",)),
+)
+OTHER = "the rest"
+# Of every interpreter that starts with it on its path: the processor seconds by what the main thread does meanwhile.
+_SAMPLER = """
+import json, os, sys, threading, time
+DOINGS, OTHER = json.loads(os.environ["FEEDBACK_DOINGS"])
+
+def doing(frame):
+    files = []
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return next((name for name, parts in DOINGS if any(part in file for file in files for part in parts)), OTHER)
+
+def sample(folder, thread):
+    found, before, count = {}, 0.0, 0
+    while True:
+        time.sleep(0.02)
+        frame, now = sys._current_frames().get(thread), time.process_time()
+        name = doing(frame)
+        found[name] = found.get(name, 0.0) + now - before
+        before, count = now, count + 1
+        if count % 10 == 0:
+            with open(os.path.join(folder, f"{os.getpid()}.json"), "w") as file:
+                json.dump(found, file)
+
+threading.Thread(target=sample, args=(os.path.dirname(__file__), threading.get_ident()), daemon=True).start()
+"""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -75,7 +117,7 @@ class Row:
         label: the column of the table, such as "before".
         commit: the one measured.
         cores: of the machine.
-        what: suite, first, or gate.
+        what: suite, first, check, fresh or gate.
         name: of the figure.
         seconds: taken.
     """
@@ -147,13 +189,55 @@ def first(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
             yield f"{family}: first failure of a gradient scaled by 1 + 2^-10", _until_first(of, "failure", family)
 
 
-def _until_first(of: Measured, kind: str, family: str) -> float:
+def check(of: Measured) -> Iterator[tuple[str, float]]:
+    """The default check of two targets with nothing cached: the first case, the whole, processor seconds by doing."""
+    for target in CHECKED:
+        of.forget()
+        yield f"{target}: first judged case, nothing cached", _until_first(of, "case", target)
+        of.forget()
+        words = [of.python, "-m", "gradoracle", "check", target]
+        begun = time.monotonic()
+        subprocess.run(words, cwd=of.folder, env=of.environment, check=True, capture_output=True)
+        yield f"{target}: whole run, nothing cached", time.monotonic() - begun
+        of.forget()
+        for name, seconds in _processor_seconds(of, words):
+            yield f"{target}: processor seconds, {name}", seconds
+
+
+def _processor_seconds(of: Measured, words: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Of a command and its descendants, each a new interpreter, so that they are its own: in all, and by doing."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(_SAMPLER)
+        own = {"PYTHONPATH": folder, "FEEDBACK_DOINGS": json.dumps([DOINGS, OTHER]), "GRADORACLE_FORKSERVER": "off"}
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(words, cwd=of.folder, env=of.environment | own, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        yield "in all", after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        found: Counter[str] = Counter()
+        for file in Path(folder).glob("*.json"):
+            found.update(json.loads(file.read_text()))
+        for name in (*(name for name, _ in DOINGS), OTHER):
+            yield name, found[name]
+
+
+def fresh(of: Measured) -> Iterator[tuple[str, float]]:
+    """`make check` in a clone of its own, which installs everything first."""
+    folder = of.folder.parent / "fresh"
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", str(of.folder), str(folder)], check=True)
+    begun = time.monotonic()
+    for target, name in (("setup", "make setup, part of it"), ("check", "make check from a fresh clone")):
+        subprocess.run(["make", target], cwd=folder, env=of.environment, check=True, capture_output=True)
+        yield name, time.monotonic() - begun
+
+
+def _until_first(of: Measured, kind: str, target: str) -> float:
     begun = time.time()
-    words = [of.python, "-c", _FIRST, kind, "check", family]
+    words = [of.python, "-c", _FIRST, kind, "check", target]
     done = subprocess.run(words, cwd=of.folder, env=of.environment, capture_output=True, text=True)
     told = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("FIRST ")]
     if not told:
-        raise SystemExit(f"{family}: no {kind}; the last line is {done.stderr.splitlines()[-1:]}")
+        raise SystemExit(f"{target}: no {kind}; the last line is {done.stderr.splitlines()[-1:]}")
     return float(told[0]) - begun
 
 
@@ -204,7 +288,9 @@ def add(file: Path, row: Row) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="feedback", description="How long gradoracle takes to answer.")
-    parser.add_argument("what", nargs="*", metavar="WHAT", help="suite, first, gate; none: print the table")
+    parser.add_argument(
+        "what", nargs="*", metavar="WHAT", help="suite, first, check, fresh, gate; none: print the table"
+    )
     parser.add_argument("--at", default="HEAD", metavar="REF")
     parser.add_argument("--label", default="after", metavar="WORD")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
@@ -217,6 +303,8 @@ def main(arguments: Sequence[str]) -> int:
     kinds = {
         "suite": suite,
         "first": lambda of: first(of, families),
+        "check": check,
+        "fresh": fresh,
         "gate": lambda of: gate(of, families, planted_kinds),
     }
     known = {"WHAT": kinds, "--families": PLANTS, "--kinds": PLANTS["sdpa"]}

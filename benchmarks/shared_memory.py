@@ -18,7 +18,7 @@ INTRODUCTION = """# Shared memory
 Do the shipped kernels fit the shared memory of each architecture? The tables list the bytes that one program of each
 compilation uses, and the limit of each architecture. Kernels are compiled offline; `make shared-memory` rewrites this
 page. **Bold**: more than the limit; "–": not launched there. The property `shared_memory_fits_each_architecture` checks
-the same on every run of `gradoracle check`; of the semi-CRF it checks the compilations that use most.
+the same in `gradoracle gate` and in tests/kernels; of the semi-CRF it checks the compilations that use most.
 """
 
 

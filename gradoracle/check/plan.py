@@ -26,7 +26,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.job import Job, Trial
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property, PropertyKind, matches
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.project.request import Request
 from gradoracle.project.target import family_for
 
@@ -45,6 +45,7 @@ class Subjects:
         kernels: by name, with the contracts and arguments of the request applied.
         laws: by name, those that the request selects.
         functions: every function that a run calls: the definition, the kernels and all properties.
+        unasked: names of properties of the kernels' compilations that the request does not ask for (``asks_for``).
     """
 
     request: Request
@@ -54,6 +55,7 @@ class Subjects:
     kernels: Mapping[str, Kernel]
     laws: Mapping[str, Property]
     functions: tuple[Callable[..., Any], ...]
+    unasked: tuple[str, ...] = ()
 
     def place(self, kernel: str) -> str:
         """The target, with the kernel's name where it has several."""
@@ -125,17 +127,19 @@ def resolved(request: Request) -> Subjects:
     for glob in request.property.split(","):
         if not fnmatch.filter(laws, glob):
             raise UsageError(no_such_law(family, glob))
-    matching = {name: law for name, law in laws.items() if matches(name, request.property)}
     for glob in request.not_property:
         if not fnmatch.filter(laws, glob):
             raise UsageError(f"--not-property {glob}: {no_such_law(family, glob)}")
-        matching = {name: law for name, law in matching.items() if not fnmatch.fnmatchcase(name, glob)}
+    matching = {name: law for name, law in laws.items() if request.asks_for(law)}
     if not matching:
         raise UsageError(f"--not-property {' '.join(request.not_property)} leaves no property to check")
     for glob in request.require:
         if not fnmatch.filter(laws, glob):
             raise UsageError(f"--require {glob}: {no_such_law(family, glob)}")
-    found = Subjects(request, chosen, setup, family, kernels, matching, functions)
+    every = replace(request, compilations=True)
+    left = [law for name, law in laws.items() if name not in matching and every.asks_for(law)]
+    unasked = tuple(law.name for law in left if any(law.lacks(kernel) is None for kernel in kernels.values()))
+    found = Subjects(request, chosen, setup, family, kernels, matching, functions, unasked)
     for name in kernels:
         found.dtypes(name)
     return found

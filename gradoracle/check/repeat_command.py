@@ -5,31 +5,34 @@ from __future__ import annotations
 import shlex
 
 from gradoracle.cases.saved_tensors import Given
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.project.options import OPTIONS
 from gradoracle.project.request import Request
 
 _HELD = ("contract", "arg", "oracle", "call-seconds")  # what its verdict depends on and a case line does not hold
 
 
-def command(request: Request, target: str, device: str, line: str, law: str) -> str:
+def command(request: Request, target: str, device: str, line: str, law: Property) -> str:
     """The command that reproduces a property's verdict on a case; "" where ``gradoracle replay LINE`` is enough.
 
     A case line holds neither contracts nor arguments that are no options, nor the values of saved tensors, nor the
-    reading or the time limit of a call that were asked for.
+    reading or the time limit of a call that were asked for. A property of compilations is replayed by its name alone.
 
     Args:
         request: the request of the run.
         target: the target, with the kernel's name where there are several.
         device: the device of the run.
         line: the case.
-        law: its name.
+        law: the property.
     """
     held = options_of(request, *_HELD)
+    if law.kind is PropertyKind.COMPILATION:
+        held.append(f"--property {law.name}")
     if isinstance(request.inputs, Given):
         return "the same call again"
     if request.inputs is None:
         return " ".join(["gradoracle replay", shlex.quote(line), *held]) if held else ""
-    return _check(request, target, device, [f"--inputs {shlex.quote(request.inputs)}"], law)
+    return _check(request, target, device, [f"--inputs {shlex.quote(request.inputs)}"], law.name)
 
 
 def repeated(request: Request, target: str, device: str, law: str = "", shard: tuple[int, int] | None = None) -> str:

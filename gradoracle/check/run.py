@@ -205,7 +205,7 @@ def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, resu
     """A failure as it was found, before its case is shrunk for the report."""
     law, kernel, dtype = key
     line = subjects.line(kernel, case)
-    shown = command(subjects.request, subjects.place(kernel), subjects.device, line, law)
+    shown = command(subjects.request, subjects.place(kernel), subjects.device, line, subjects.laws[law])
     found = Counterexample(line, result.findings, message=result.reason, command=shown)
     statement, declared = subjects.laws[law].statement, subjects.kernels[kernel].declares(dtype)
     verdict = Verdict(law, kernel, dtype, status, counterexample=found, statement=statement, declared=declared)
@@ -230,15 +230,21 @@ def verdicts_of(
             if verdict.counterexample.pooled:
                 shown = repeated(subjects.request, place, subjects.device, verdict.law)
             else:
-                shown = command(subjects.request, place, subjects.device, line, verdict.law)
+                shown = command(subjects.request, place, subjects.device, line, law)
             verdict.counterexample = replace(verdict.counterexample, command=shown)
     settle_pooled(verdicts)
     return verdicts
 
 
-def excluded(request: Request) -> list[str]:
-    """The properties that a request excludes, as a note."""
-    return [f"excluded with --not-property: {', '.join(request.not_property)}"] if request.not_property else []
+def excluded(subjects: Subjects) -> list[str]:
+    """The properties that a request excludes, and those of compilations that it leaves to the gate, as notes."""
+    request, notes = subjects.request, []
+    if request.not_property:
+        notes.append(f"excluded with --not-property: {', '.join(request.not_property)}")
+    if subjects.unasked:
+        names = ", ".join(subjects.unasked)
+        notes.append(f"left to gradoracle gate: {names} (--property NAME checks it here)")
+    return notes
 
 
 def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: Any) -> Report:
@@ -277,7 +283,7 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         cases_run=totals.done,
         fail_on=request.fail_on,
         refusals=refusals,
-        notes=[*(note for kernel in kernels.values() for note in kernel.notes), *excluded(request)],
+        notes=[*(note for kernel in kernels.values() for note in kernel.notes), *excluded(subjects)],
         unmet=unmet,
         cases_judged=aggregate.judged,
         cases_alarming=aggregate.alarming,

@@ -24,7 +24,6 @@ from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import matches
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.project.target import shipped
@@ -128,7 +127,7 @@ def items(
             request = Request(target, dtypes=(dtype,), examples=examples, workers=1, **fields)
             mark = pytest.mark.xdist_group(f"{target} {dtype}")
             for law in laws_of(family):
-                if not matches(law.name, request.property):
+                if not request.asks_for(law):
                     continue
                 item = Item(request, kernel.name, dtype, law.name)
                 found.append(pytest.param(item, id=f"{kernel.name}-{dtype}-{law.name}", marks=mark))

@@ -158,7 +158,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
 
     limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
     own = settings.fields(task.settings)
-    request = Request(task.target, places=task.places, called_in=task.called_in, **limits, **own)
+    request = Request(task.target, places=task.places, called_in=task.called_in, compilations=True, **limits, **own)
     found = Snapshot(task.target, task.settings)
     reported: set[VerdictKey] = set()
 

@@ -43,7 +43,8 @@ class PropertyKind(str, Enum):
     REPETITION: the same call, repeated.
     ARGUMENTS: which invalid arguments are refused, and how.
     SUPPORT: whether what a kernel supports is accepted, and what it lacks raises.
-    COMPILATION: what a compiled kernel needs of a GPU with what the GPU has.
+    COMPILATION: what a compiled kernel needs of a GPU with what the GPU has. No case changes it: the gate judges it,
+        and a check where it is named (``Request.asks_for``).
     """
 
     ORACLE = "oracle"
@@ -113,6 +114,10 @@ class Property:
     kind: PropertyKind = PropertyKind.RELATION
     cause: str = ""
 
+    def lacks(self, kernel: Any) -> str | None:
+        """Which of ``extras`` a kernel lacks, as a sentence; None where it has all."""
+        return lacking(self.extras, kernel)
+
     def falls_on(self, case: Case) -> bool:
         """Whether the property is judged on this case; the same on every machine."""
         if self.one_in == 1:
@@ -157,16 +162,19 @@ def law(
             parts[section] = " ".join(found.group(1).split())
 
         def where(case: Case, kernel: Any) -> str | None:
-            missing = next((name for name in extras if name not in kernel.extras), None)
-            if missing is not None:
-                return f"the kernel has no {missing!r} among its extras"
-            return applies(case, kernel) if applies else None
+            return lacking(extras, kernel) or (applies(case, kernel) if applies else None)
 
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
         contract = (name, statement, because, catches, cannot_catch)
         return Property(*contract, function, needs, extras, where, one_in, rank, scope, decisive, families, kind, cause)
 
     return build
+
+
+def lacking(extras: Iterable[str], kernel: Any) -> str | None:
+    """Which of some extras a kernel lacks, as a sentence; None where it has all."""
+    missing = next((name for name in extras if name not in kernel.extras), None)
+    return None if missing is None else f"the kernel has no {missing!r} among its extras"
 
 
 def matches(name: str, globs: str) -> bool:

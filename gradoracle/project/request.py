@@ -8,6 +8,7 @@ from typing import Any
 
 from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
+from gradoracle.model.property import Property, PropertyKind, matches
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Verdict
 from gradoracle.project.base_overlay import Places
@@ -40,6 +41,7 @@ class Request:
         property: only properties that match one of these globs, separated by commas.
         not_property: globs of properties that are not checked, which the report says.
         require: globs of properties that must have been checked.
+        compilations: whether properties of compilations are checked although none is named (``asks_for``).
         workers: how many processes, among which several GPUs are shared out; None: one for each core that this process
             may use, at most 32, and at least one for each GPU; 0: kernels run in this process, unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
@@ -75,6 +77,7 @@ class Request:
     property: str = "*"
     not_property: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
+    compilations: bool = False
     workers: int | None = None
     shard: tuple[int, int] = (1, 1)
     scheduler: str | None = None
@@ -97,6 +100,20 @@ class Request:
                 "--scheduler cannot be combined with --inputs: saved tensors are one case, which is checked on this "
                 "machine"
             )
+
+    def asks_for(self, law: Property) -> bool:
+        """Whether a property is checked, if it applies.
+
+        No case changes what a kernel compiles to, and compiling takes longer than the cases: a property of compilations
+        is checked where a glob other than ``*`` names it, or with ``compilations``.
+        """
+        if not matches(law.name, self.property) or any(matches(law.name, glob) for glob in self.not_property):
+            return False
+        return law.kind is not PropertyKind.COMPILATION or self.compilations or self._names(law)
+
+    def _names(self, law: Property) -> bool:
+        globs = (*self.property.split(","), *self.require)
+        return any(glob != "*" and matches(law.name, glob) for glob in globs)
 
 
 class Progress:

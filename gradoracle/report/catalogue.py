@@ -44,6 +44,7 @@ def explanation(law: Property, families: Sequence[str]) -> str:
     needs = ", ".join(need.value for need in law.needs) or "forward"
     often = "" if law.one_in == 1 else f", judged on one case in {law.one_in}"
     often = ", judged once for each kernel and dtype" if law.scope == "kernel" else often
+    often += " by gradoracle gate, and by check where --property names it" if law.kind.value == "compilation" else ""
     parts = {
         "Holds because": law.because,
         "Catches": law.catches,

@@ -14,6 +14,7 @@ from gradoracle.cases.stream import stream
 from gradoracle.check import execute, judge_case
 from gradoracle.check import run as engine
 from gradoracle.check.plan import laws_on, resolved
+from gradoracle.check.repeat_command import command
 from gradoracle.check.run import check
 from gradoracle.cli import main
 from gradoracle.cli.commands import check as commands
@@ -115,7 +116,7 @@ def test_a_kernel_and_dtype_below_its_minimum_of_cases_is_inconclusive_and_named
 def test_of_each_dtype_the_first_case_has_the_decisive_laws_and_a_later_one_the_compilations() -> None:
     """And each property that applies to a case is judged on one."""
     target = shipped()["sdpa"]
-    run = resolved(Request("sdpa", device="cpu", workers=0))
+    run = resolved(Request("sdpa", device="cpu", workers=0, compilations=True))
     (kernel,) = target.kernels
     for count in (1, 2, 3, 4, 9):
         cases = stream(run.family, kernel, examples=count)
@@ -127,6 +128,46 @@ def test_of_each_dtype_the_first_case_has_the_decisive_laws_and_a_later_one_the_
             assert due == {name for _, laws in own for name in laws}
             places = [n for n, (_, laws) in enumerate(own) if "shared_memory_fits_each_architecture" in laws]
             assert places == [min(2, len(own) - 1)]
+
+
+COMPILES = "shared_memory_fits_each_architecture"
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_asked"),
+    [
+        ({}, False),
+        ({"property": "*,f*"}, False),
+        ({"require": ("*",)}, False),
+        ({"property": "vjp*"}, False),
+        ({"property": "*,shared_memory*"}, True),
+        ({"property": COMPILES}, True),
+        ({"require": ("shared*",)}, True),
+        ({"compilations": True}, True),
+        ({"compilations": True, "not_property": ("shared*",)}, False),
+        ({"compilations": True, "property": "vjp*"}, False),
+    ],
+)
+def test_compilations_are_judged_where_they_are_named_or_in_a_gate(fields: dict[str, Any], is_asked: bool) -> None:
+    run = resolved(Request("sdpa", device="cpu", workers=0, **fields))
+    assert (COMPILES in run.laws) is is_asked
+    assert run.unasked == ((COMPILES,) if not is_asked and fields.get("property", "*") in ("*", "*,f*")
+                           and "not_property" not in fields else ())  # fmt: skip
+
+
+def test_a_report_says_which_properties_are_left_to_the_gate() -> None:
+    """Only of a kernel that names compilations."""
+    report = check(Request("sdpa", device="cpu", workers=0, examples=1, seconds=1e-3))
+    assert f"left to gradoracle gate: {COMPILES} (--property NAME checks it here)" in report.notes
+    assert not any("left to" in note for note in check(asked(f"{FILE}:right", property="*", seconds=1e-3)).notes)
+
+
+def test_a_violation_of_a_compilation_is_replayed_by_its_name() -> None:
+    run = resolved(Request("sdpa", device="cpu", workers=0, compilations=True))
+    forward, compiles = run.laws[FORWARD], run.laws[COMPILES]
+    assert command(run.request, "sdpa", "cpu", "case:1 sdpa", forward) == ""
+    expected = f"gradoracle replay 'case:1 sdpa' --property {COMPILES}"
+    assert command(run.request, "sdpa", "cpu", "case:1 sdpa", compiles) == expected
 
 
 def test_the_time_of_a_run_ends_a_call_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

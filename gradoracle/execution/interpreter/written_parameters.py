@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import linecache
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,15 +23,16 @@ def written_parameters(fn: Callable[..., Any]) -> frozenset[str] | None:
     return _stored(inspect.unwrap(fn), ())
 
 
+_known: weakref.WeakKeyDictionary[Any, frozenset[str] | None] = weakref.WeakKeyDictionary()
+
+
 def _stored(fn: Callable[..., Any], callers: tuple[Any, ...]) -> frozenset[str] | None:
+    """What is known of a function, which many kernels call; of one that calls itself, that is nothing."""
     if fn in callers or not hasattr(fn, "__code__"):
         return None
-    return _analysed(fn, callers) if callers else _remembered(fn)
-
-
-@functools.lru_cache(maxsize=1024)
-def _remembered(fn: Callable[..., Any]) -> frozenset[str] | None:
-    return _analysed(fn, ())
+    if fn not in _known:
+        _known[fn] = _analysed(fn, callers)
+    return _known[fn]
 
 
 def _analysed(fn: Any, callers: tuple[Any, ...]) -> frozenset[str] | None:

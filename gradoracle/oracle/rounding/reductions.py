@@ -131,14 +131,14 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
     if not contract.accumulate_block:
         return q
     smallest = SMALLEST_NORMAL[PARTS.get(contract.operand, contract.operand)]
-    low = [(size > 0) & (size < smallest) for size in (x.abs(), y.abs())]
+    sizes = [x.abs(), y.abs()]
+    low = [(size > 0) & (size < smallest) for size in sizes]
     if not any(bool(where.any()) for where in low):
         return q
-    grown = [torch.where(where, smallest, size.abs()) for where, size in zip(low, (x, y), strict=True)]
-    plain = [torch.where(where, 0.0, size.abs()) for where, size in zip(low, (x, y), strict=True)]
-    squares = torch.matmul(grown[0].square(), grown[1].square()) - torch.matmul(plain[0].square(), plain[1].square())
+    squares = torch.matmul(*(torch.where(w, smallest, size).square_() for w, size in zip(low, sizes, strict=True)))
+    squares.sub_(torch.matmul(*(size.masked_fill_(w, 0.0).square_() for w, size in zip(low, sizes, strict=True))))
     steps = x.shape[-1] / contract.accumulate_block + 1
-    width = UNIT_ROUNDOFF[contract.accumulate] * steps * torch.nan_to_num(squares).clamp_min(0.0).sqrt()
+    width = torch.nan_to_num_(squares).clamp_min_(0.0).sqrt_().mul_(UNIT_ROUNDOFF[contract.accumulate] * steps)
     key = torch.where(q.value == 0, 1.0, q.value)
     return roundoff.committed(
         q, width, key=key, bits=SUM_BITS, place=place, bound=2 * width if roundoff.worst else None

@@ -227,14 +227,14 @@ class Roundoff:
         unit = UNIT_ROUNDOFF[dtype]
         q, size = bounded(q), q.value.abs()
         self.check_overflow(q, size, dtype)
-        scale = terms / 2 * squares + terms / 3 * q.value.square()
+        scale = (terms / 2 * squares).add_(q.value.square().mul_(terms / 3))
         if in_order is not None:
-            scale = torch.maximum(scale, terms / 6 * squares + in_order)
-        scale = scale.sqrt()
+            scale = torch.maximum(scale, (terms / 6 * squares).add_(in_order))
+        scale = scale.sqrt_()
         shift = None
         if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
-        key = torch.copysign(size + _KEYED_APART * scale, q.value)
+        key = (_KEYED_APART * scale).add_(size).copysign_(q.value)
         return self.committed(
             q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
             bound=None if largest is None else largest * (unit * terms),
@@ -376,7 +376,7 @@ class Roundoff:
         if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype] * LOST_EARLY:
             return None
         flush = self.contract.flush_to_zero and dtype in FLUSHED
-        return below_normal(q, size, dtype, flush, may_be, products)
+        return below_normal(q, size, dtype, flush, may_be, products, self.variances, self.worst)
 
     def check_overflow(
         self,

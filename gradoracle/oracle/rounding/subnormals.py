@@ -31,15 +31,15 @@ class Low:
         where: True for them.
         spacing: of the subnormal numbers.
         flush: whether they may become 0 instead.
-        mean_square: of the absolute error; 0 elsewhere.
-        bound: of the absolute error; 0 elsewhere.
+        mean_square: of the absolute error; 0 elsewhere. None if it was not requested.
+        bound: of the absolute error; 0 elsewhere. None if it was not requested.
     """
 
     where: Tensor
     spacing: float
     flush: bool
-    mean_square: Tensor
-    bound: Tensor
+    mean_square: Tensor | None
+    bound: Tensor | None
 
     def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, drawn: Tensor) -> None:
         """Write the errors of such values into ``noise`` [R, *shape].
@@ -66,7 +66,14 @@ class Low:
 
 
 def below_normal(
-    q: Quantity, size: Tensor, dtype: str, flush: bool, may_be: Tensor | None, products: Products | None
+    q: Quantity,
+    size: Tensor,
+    dtype: str,
+    flush: bool,
+    may_be: Tensor | None,
+    products: Products | None,
+    variances: bool = True,
+    worst: bool = True,
 ) -> Low | None:
     """Where ``q`` is below the smallest normal number of a format, or may flush, with the error there; None if nowhere.
 
@@ -80,6 +87,8 @@ def below_normal(
         flush: whether subnormal values may become 0.
         may_be: where a kernel's value may be nonzero; None: where the value is.
         products: the products that it is the sum of.
+        variances: whether the mean square is requested.
+        worst: whether the bound is.
     """
     limit = SMALLEST_NORMAL[dtype] * (LOST_EARLY if flush else 1)
     low = size < limit
@@ -87,14 +96,19 @@ def below_normal(
     if not low.any():
         return None
     spacing = SMALLEST_SUBNORMAL[dtype]
-    mean_square = size.square() if q.variance is None else size.square() + q.variance
     terms, squares, sizes = Products(1.0, torch.zeros(()), None) if products is None else products
-    if flush:
-        mean_square = mean_square + squares.clamp_max(terms * limit**2)
+    mean_square = bound = None
+    if variances:
+        mean_square = size.square() if q.variance is None else size.square().add_(q.variance)
+        if flush:
+            mean_square = mean_square + squares.clamp_max(terms * limit**2)
+        else:
+            mean_square = (mean_square + squares).clamp_max(terms * spacing**2 / 12)
+        mean_square = torch.where(low, mean_square.clamp_min(LEAST_SQUARE), 0.0)
+    if worst and flush:
         bound = (size if q.worst is None else size + q.worst).clamp_min(spacing / 2)
         bound = bound if sizes is None else bound + sizes.clamp_max(terms * limit)
-    else:
-        mean_square = (mean_square + squares).clamp_max(terms * spacing**2 / 12)
+    elif worst:
         bound = torch.ones_like(size) * (terms * spacing / 2)
-    mean_square = mean_square.clamp_min(LEAST_SQUARE)
-    return Low(low, spacing, flush, torch.where(low, mean_square, 0.0), torch.where(low, bound, 0.0))
+    bound = None if bound is None else torch.where(low, bound, 0.0)
+    return Low(low, spacing, flush, mean_square, bound)

@@ -288,6 +288,25 @@ def test_a_file_is_parsed_once_for_all_functions_that_its_kernels_call(monkeypat
     assert written_parameters(names["put"]) == {"X"} and len(parsed) == 2
 
 
+def test_a_function_that_many_call_is_read_once(tmp_path):
+    """Each calls the one before twice: as many times as there are functions, and not 2^40 times."""
+    file = tmp_path / "chain.py"
+    calls = "".join(f"def f{i}(X, Y):\n    f{i - 1}(X, Y)\n    f{i - 1}(X, Y)\n" for i in range(1, 40))
+    file.write_text("class tl:\n    store = print\ndef f0(X, Y):\n    tl.store(Y, X)\n" + calls)
+    names: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    assert written_parameters(names["f39"]) == {"Y"}
+
+
+def test_of_a_function_that_calls_itself_every_parameter_may_be_stored(tmp_path):
+    file = tmp_path / "itself.py"
+    file.write_text("def one(X, Y):\n    other(X, 1)\ndef other(X, Y):\n    one(X, Y)\n")
+    names: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    for name in ("one", "other", "one"):
+        assert "X" in written_parameters(names[name])
+
+
 def test_a_tensor_without_elements_has_nothing_to_be_read():
     y = torch.zeros(N)
     fault = alone(lambda: copy(torch.empty(0), y))

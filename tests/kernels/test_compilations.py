@@ -1,0 +1,32 @@
+"""What the shipped kernels compile to, on every architecture: judged here and by the gate, not by the default check."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradoracle.check.judge_case import laws_of
+from gradoracle.check.run import check
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.verdict import Status
+from gradoracle.project.request import Request
+from gradoracle.project.target import shipped
+
+JUDGED = [
+    (name, dtype, law.name)
+    for name, target in shipped().items()
+    for (kernel,) in [target.kernels]
+    for dtype in kernel.dtypes or target.family.dtypes
+    for law in laws_of(target.family)
+    if law.kind is PropertyKind.COMPILATION and law.lacks(kernel) is None
+]
+
+
+@pytest.mark.parametrize(("family", "dtype", "law"), JUDGED)
+def test_every_compilation_keeps_the_properties_of_compilations(family: str, dtype: str, law: str) -> None:
+    report = check(Request(family, device="cpu", dtypes=(dtype,), property=law, examples=1, workers=0))
+    (verdict,) = report.verdicts
+    assert verdict.status is Status.HOLDS, verdict.reasons
+
+
+def test_every_shipped_kernel_names_its_compilations() -> None:
+    assert {family for family, _, law in JUDGED if law == "shared_memory_fits_each_architecture"} == set(shipped())
