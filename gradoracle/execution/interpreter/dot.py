@@ -54,7 +54,7 @@ _PARTS = {
 _CORES = {BF16: TensorCore(16), "fp16": TensorCore(16, (-14, -14))}
 _TF32 = TensorCore(8)
 _WARP_GROUP = 64
-"""Rows from which on sm_90 multiplies 8-bit floats by wgmma, which keeps 13 bits of a sum; mma.sync keeps all."""
+"""Rows from which on sm_90 multiplies 8-bit floats by wgmma. Smaller tiles are cast to float16, for mma.sync."""
 INPUT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 """What a kernel may ask for."""
 
@@ -112,9 +112,11 @@ def _fp8_dot(a: Handle, b: Handle, onto: Array, most: Any) -> Array:
     left, right = (from_fp8(h.data, h.dtype.name) if h.data.dtype == np.uint8 else h.data for h in (a, b))
     if is_widened():
         return chained(left.astype(np.float64), right.astype(np.float64), onto)
-    core = TensorCore(32, (FP8_LEAST[a.dtype.name], FP8_LEAST[b.dtype.name]))
-    if left.shape[-2] >= _WARP_GROUP:
-        core = replace(core, fraction=13, kept=13)
+    if left.shape[-2] < _WARP_GROUP:  # a register has four neighbours along k; of each, two go into either instruction
+        k = np.arange(left.shape[-1])
+        order = np.lexsort((k, k % 4 // 2, k // 32))
+        return in_blocks(left[..., order], right[..., order, :], onto, _CORES["fp16"])
+    core = TensorCore(32, (FP8_LEAST[a.dtype.name], FP8_LEAST[b.dtype.name]), fraction=13, kept=13)
     depth = left.shape[-1]
     if int(most) > depth:
         return in_blocks(left, right, onto, core)
