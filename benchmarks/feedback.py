@@ -8,7 +8,7 @@ with `--python`, an interpreter in which that gradoracle is installed:
   until the first case is judged, and, on a wrong kernel, until the first failure is found;
 - check: `gradoracle check sdpa` and `gradoracle check examples/rmsnorm.py`, the default number of cases with nothing
   cached: until the first case is judged, as a whole, and the processor seconds of all its processes by what they do;
-- fresh: `make check` in a new clone, and the part of it that is `make setup`;
+- fresh: `make check` in a new clone, which installs what it needs first;
 - gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py with nothing kept (cold), with compiled
   code and the base's snapshot kept (warm), and warm with --fail-fast; and on an unchanged tree.
 
@@ -221,14 +221,13 @@ def _processor_seconds(of: Measured, words: Sequence[str]) -> Iterator[tuple[str
 
 
 def fresh(of: Measured) -> Iterator[tuple[str, float]]:
-    """`make check` in a clone of its own, which installs everything first."""
+    """`make check` in a clone of its own, which installs what it needs first."""
     folder = of.folder.parent / "fresh"
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run(["git", "clone", "--quiet", str(of.folder), str(folder)], check=True)
     begun = time.monotonic()
-    for target, name in (("setup", "make setup, part of it"), ("check", "make check from a fresh clone")):
-        subprocess.run(["make", target], cwd=folder, env=of.environment, check=True, capture_output=True)
-        yield name, time.monotonic() - begun
+    subprocess.run(["make", "check"], cwd=folder, env=of.environment, check=True, capture_output=True)
+    yield "make check from a fresh clone", time.monotonic() - begun
 
 
 def _until_first(of: Measured, kind: str, target: str) -> float:

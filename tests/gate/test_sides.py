@@ -94,3 +94,19 @@ def test_a_side_that_is_killed_leaves_nobody_waiting(clone: Project, tmp_path: P
     side._process.kill()
     assert side.news() is None
     assert "SIGKILL" in side.answer()["rmsnorm"].error
+
+
+def test_a_side_judges_the_compilations_that_a_kernel_names(clone: Project, tmp_path: Path) -> None:
+    """Which no case changes, so that a check leaves them out (tests/check/test_pace.py)."""
+    text = (clone.folder / KERNEL).read_text()
+    named = "my_rmsnorm = dataclasses.replace(my_rmsnorm, extras={'compilations': compilations})\n"
+    (clone.folder / KERNEL).write_text(
+        f"import dataclasses\n{text}\n\ndef compilations(dtype):\n    return []\n\n\n{named}"
+    )
+    task = Task(KERNEL, {"dtype": "float32", "examples": "2", "workers": "0"})
+    side = SideProcess(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, tmp_path)
+    report = side.answer()["rmsnorm"].report
+    assert report is not None
+    (found,) = (each for each in report.verdicts if each.law == "shared_memory_fits_each_architecture")
+    assert list(found.reasons) == ["the kernel names no compilation for this dtype"]
+    assert not any("left to" in note for note in report.notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from gradoracle.properties.universal.architectures import shared_memory_fits_each_architecture
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from gradoracle.model.family import Family, family
 from gradoracle.model.property import Property, law
 from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import Target, resolve
+from gradoracle.report.catalogue import explanation
 
 
 def rows_sum_to_one(evidence):
@@ -76,3 +78,8 @@ def test_every_shipped_law_is_listed_and_explained(capsys: pytest.CaptureFixture
     for name in (line.split()[0] for line in explained.splitlines() if line and not line.startswith(" ")):
         assert f"\n  {name}\n" in out
     assert explained.count("  Cannot catch:") == explained.count("  Holds because:") > 25
+
+
+def test_a_property_of_compilations_says_where_it_is_checked() -> None:
+    text = " ".join(explanation(shared_memory_fits_each_architecture, ["every family"]).split())
+    assert "once for each kernel and dtype by gradoracle gate, and by check where --property names it" in text

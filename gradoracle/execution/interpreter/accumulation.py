@@ -79,8 +79,9 @@ def in_blocks(left: Array, right: Array, onto: Array, core: TensorCore) -> Array
     if HAS_NUMBA:
         flat, rows = _flat(a, b, c)
         other, columns = _flat(b, a, c)
+        exponents = _compiled_exponents()
         _compiled_blocks()(
-            flat, _exponents(flat, core.least[0]), rows, other, _exponents(other, core.least[1]), columns,
+            flat, exponents(flat, core.least[0]), rows, other, exponents(other, core.least[1]), columns,
             c.reshape(-1, *c.shape[-2:]), core.block, core.fraction, core.kept, core.is_nearest, core.lowest,
             core.overflow,
         )  # fmt: skip
@@ -174,6 +175,21 @@ def _compiled_chain() -> Any:
 @functools.cache
 def _compiled_blocks() -> Any:
     return machine_code.jitted(_sum_blocks)
+
+
+@functools.cache
+def _compiled_exponents() -> Any:
+    return machine_code.jitted(_exponents_of)
+
+
+def _exponents_of(values, least):  # type: ignore[no-untyped-def]
+    """``_exponents`` of a contiguous array."""
+    found = np.empty(values.shape, np.int16)
+    bits, out = values.reshape(-1).view(np.int64), found.reshape(-1)
+    for i in range(out.size):
+        exponent = max(((bits[i] >> 52) & 0x7FF) - 1023, least)
+        out[i] = _NEVER if bits[i] << 1 == 0 else exponent
+    return found
 
 
 def _chain(a, rows, b, columns, out):  # type: ignore[no-untyped-def]

@@ -135,3 +135,14 @@ def test_a_sum_beyond_the_largest_number_is_infinite_and_stays_so(compiled):
     left, right = np.full((1, 32), 2.0**63, np.float32), np.full((32, 1), 2.0**63, np.float32)
     left[0, 16:] *= -1
     assert accumulation.in_blocks(left, right, np.zeros((1, 1), np.float32), TensorCore(16))[0, 0] == math.inf
+
+
+@pytest.mark.skipif(not HAS_NUMBA, reason="needs numba")
+def test_exponents_are_the_same_compiled_and_with_numpy() -> None:
+    draws = np.random.default_rng(0)
+    values = draws.standard_normal(1000) * 2.0 ** draws.integers(-1060, 1000, 1000)
+    edges = [0.0, -0.0, 5e-324, -5e-324, 2.0**-1022, -(2.0**-126), 1.7e308, 1.0]
+    each = np.concatenate([values, edges]).reshape(2, 7, 72)
+    for least in (-126, -14):
+        found, expected = accumulation._compiled_exponents()(each, least), accumulation._exponents(each, least)
+        assert found.dtype == expected.dtype and np.array_equal(found, expected)
