@@ -22,7 +22,7 @@ from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status
-from gradoracle.model.wording import as_shown, without_numbers
+from gradoracle.model.wording import without_numbers
 from gradoracle.project.request import Progress
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
@@ -383,11 +383,10 @@ def agreed(formulas: Sequence[Likeness]) -> Likeness:
     known = [formula for formula in formulas if formula.cause]
     ratios = [formula.ratio for formula in known if formula.ratio is not None]
     if len(ratios) == len(known) and is_one_factor(ratios):
-        return replace(known[0], cause="ratio", ratio=as_shown(ratios[0]))
+        return replace(known[0], cause="ratio")
     for cause, count in Counter(formula.cause for formula in known).most_common(1):
         if 2 * count > len(known):
-            found = next(formula for formula in known if formula.cause == cause)
-            return found if found.ratio is None else replace(found, ratio=as_shown(found.ratio))
+            return next(formula for formula in known if formula.cause == cause)
     return NO_LIKENESS
 
 

@@ -158,7 +158,7 @@ def _scaled(edit: Edit, factor: float) -> Edit:
         return replace(edit, cause="sign", words=f"with the sign of {what} changed")
     cause = "ratio" if abs(factor - 1) > _NEAR_ONE else "dtype"
     shown = wording.factor(factor)
-    return replace(edit, cause=cause, words=f"if {what} is multiplied by {shown}", factor=factor)
+    return replace(edit, cause=cause, words=f"if {what} is multiplied by {shown}", factor=wording.as_shown(factor))
 
 
 class _Runs:
