@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -38,6 +38,7 @@ from gradoracle.oracle.truth import TRUTH_SHARE, Truth
 
 _LARGEST = 1 << 30  # bytes of storage of a tensor that is widened
 _RUNS, _SECONDS = 8, 20.0  # of the kernel that measure its rounding, at most
+_PLAIN = 1024  # an error as many times what two runs show is none of rounding
 _BITS = 45  # that they round to: few enough to be seen, many enough for errors to be in proportion to the unit
 _SCALE = 2.0 ** (_BITS - 53)
 _SHOWS = "float32"  # the dtype whose rounding decides what can be seen of a formula
@@ -178,22 +179,33 @@ class Measured(Widened):
                 for run in range(_RUNS):
                     with intervening(Coarsened(_BITS, _factors(run))):
                         runs.extend(self._run(subjects, derivative))
-                    if time.monotonic() > until:
+                    if time.monotonic() > until or (run and self._is_plain(derivative, exact, runs)):
                         break
             except (Unavailable, Refused, Crashed, Wrong):
                 return {}
-            exact = exact * (len(runs) // len(exact))
-            return {
-                name: torch.stack([torch.nan_to_num(r[name] - e[name]) for r, e in zip(runs, exact, strict=True)])
-                * _SCALE
-                for name, tensor in exact[0].items()
-                if tensor.is_floating_point()
-            }
+            return {name: torch.stack(errors) for name, errors in _differences(exact, runs).items()}
 
         return self.keep(f"own errors {derivative.value}", measure)
 
+    def _is_plain(self, derivative: Derivative, exact: Sequence[Tensors], runs: Sequence[Tensors]) -> bool:
+        """Whether an error is so far beyond what the first runs show that no further run would explain it."""
+        own, truths, budgets = _differences(exact, runs), self.truths(derivative), super().budgets(derivative)
+        for name in own.keys() & truths.keys():
+            size = torch.nan_to_num(truths[name].error(exact[0][name])).abs()
+            shown = torch.stack(own[name]).abs().amax(0) + budgets[name].sigma
+            if bool((size > _PLAIN * shown).any()):
+                return True
+        return False
+
     def _run(self, subjects: list[KernelRunner], derivative: Derivative) -> list[Tensors]:
         return [getattr(each, derivative.value)(self.sample, self.blocks)[0] for each in subjects]
+
+
+def _differences(exact: Sequence[Tensors], runs: Sequence[Tensors]) -> dict[str, list[Tensor]]:
+    """By tensor: how far each run is off, in float64's units; an explicit JVP gives outputs that others do not."""
+    pairs = list(zip(runs, [*exact] * (len(runs) // len(exact)), strict=True))
+    floats = [name for name, tensor in exact[0].items() if tensor.is_floating_point()]
+    return {name: [torch.nan_to_num(r[name] - e[name]) * _SCALE for r, e in pairs if name in e] for name in floats}
 
 
 def _factors(run: int) -> Iterator[float]:

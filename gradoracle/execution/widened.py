@@ -31,6 +31,10 @@ _ALLOCATE = ("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones", "fu
 _CAPSULES = ("to_dlpack", "_to_dlpack")
 _PYTORCH = ("aten", "prim", "prims", "rngprims", "debugprims", "profiler", "inductor")  # namespaces of operators
 _RAW = ("aten::view.dtype", "aten::view_as_real", "aten::view_as_complex")
+_BY_VALUE = frozenset((bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format))
+_OTHER = object()  # an argument on which the dtypes of results may depend in a way that is not known
+_MOST_NAMES = 4096
+_names: dict[Any, Sequence[torch.dtype | None]] = {}  # of the results of operations, by what they depend on
 
 _device_of = vars(torch._C.TensorBase)["device"].__get__  # also while another one is claimed (claimed_cuda.py)
 
@@ -211,8 +215,18 @@ def _float64_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _named(func: Any, args: Any, kwargs: Any, count: int) -> list[torch.dtype | None]:
+def _named(func: Any, args: Any, kwargs: Any, count: int) -> Sequence[torch.dtype | None]:
     """The dtypes of an operation's results as written, from its arguments' shapes and dtypes alone."""
+    key = (func, torch.get_default_dtype(), count, _kind(args), _kind(tuple(kwargs.items())))
+    found = _names.get(key)
+    if found is None:
+        found = _names_as_written(func, args, kwargs, count)
+        if len(_names) < _MOST_NAMES and _OTHER not in key[3:]:
+            _names[key] = found
+    return found
+
+
+def _names_as_written(func: Any, args: Any, kwargs: Any, count: int) -> Sequence[torch.dtype | None]:
     try:
         named = func(*tree_map(_outlined, args), **tree_map(_outlined, kwargs))
     except (RuntimeError, NotImplementedError):  # the shape of the result depends on values: it selects elements
@@ -220,6 +234,19 @@ def _named(func: Any, args: Any, kwargs: Any, count: int) -> list[torch.dtype | 
         return [given[0] if given else None] * count
     several = named if isinstance(named, (tuple, list)) else (named,)
     return [each.dtype if isinstance(each, Tensor) else None for each in several]
+
+
+def _kind(value: Any) -> Any:
+    """What of an argument the dtypes of results depend on; ``_OTHER`` where that is not known."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.dim() == 0, isinstance(value, Wide)
+    if isinstance(value, (tuple, list)):
+        kinds = tuple([_kind(each) for each in value])
+        return _OTHER if _OTHER in kinds else kinds
+    kind = type(value)
+    if kind in (int, float, complex):
+        return kind
+    return value if value is None or kind in _BY_VALUE else _OTHER
 
 
 def _outlined(value: Any) -> Any:

@@ -261,4 +261,4 @@ def test_a_kernel_in_another_language_is_judged_as_written_and_not_widened(call:
         assert wide_.status is Status.NOT_CHECKED and wide_.why is Reason.NOT_WIDENED
         assert wide_.reason.startswith("cannot be widened: ") and wide_.reason.endswith(f", at test_widened.py:{line}")
         if status is Status.VIOLATED:
-            assert explained(LAWS["vjp_matches_the_oracle"], own, judged).severity is Severity.UNDECIDED
+            assert explained(LAWS["vjp_matches_the_oracle"], own, judged).severity is Severity.WRONG

@@ -229,13 +229,15 @@ def test_alpha_and_beta_need_not_lose_the_same_bits_of_a_parameter() -> None:
     from gradoracle.kernels.semicrf import BLOCKS
     from gradoracle.kernels.semicrf import semicrf as shipped
 
-    own = case("B=2 T=158 C=1 K=8 transition~normal lengths~highest seed=1", "bfloat16")
-    budget = budgets(
-        own.inputs, own.cotangents["log_z"], PRESETS["float64"], Derivative.HVP, tangents=own.tangents
-    )["hvp.cum_scores"]  # fmt: skip
-    got = differentiated(partial(shipped, blocks=BLOCKS["long"]), own)["hvp.cum_scores"].double()
-    in_sigma = float((got - budget.value)[1, -1].abs() / budget.sigma[1, -1])
-    assert 0.2 < in_sigma < 3
+    in_sigma = []
+    for seed in range(4):  # one alone may cancel
+        own = case(f"B=2 T=158 C=1 K=8 transition~normal lengths~highest seed={seed}", "bfloat16")
+        budget = budgets(
+            own.inputs, own.cotangents["log_z"], PRESETS["float64"], Derivative.HVP, tangents=own.tangents
+        )["hvp.cum_scores"]  # fmt: skip
+        got = differentiated(partial(shipped, blocks=BLOCKS["long"]), own)["hvp.cum_scores"].double()
+        in_sigma += ((got - budget.value)[:, -1].abs() / budget.sigma[:, -1]).flatten().tolist()
+    assert 0.2 < max(in_sigma) < 3
 
 
 @pytest.mark.parametrize("cases", [4, slow(10)])
