@@ -91,10 +91,10 @@ def verdicts(family: str) -> dict[str, str]:
     words = ["check", family, "--examples", str(EXAMPLES), "--device", "cpu", "--format", "json"]
     done = subprocess.run([sys.executable, "-m", "gradoracle", *words], capture_output=True, text=True, cwd=ROOT)
     try:
-        report = json.loads(done.stdout)
-    except ValueError:
+        (report,) = json.loads(done.stdout)["reports"]
+    except (ValueError, KeyError):
         return {"exit code": f"{done.returncode}: {done.stderr.strip()[-200:]}"}
-    found = {f"{each['property']} {each['dtype']}": each["status"] for each in report["verdicts"]}
+    found = {f"{each['law']} {each['dtype']}": each["status"] for each in report["verdicts"]}
     return {"exit code": str(done.returncode), **found}
 
 

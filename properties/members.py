@@ -154,8 +154,14 @@ def _linked(evidence: Evidence, known: Sequence[str]) -> list[dict[str, int]]:
 
 
 def apart(evidence: Evidence) -> frozenset[str]:
-    """Dims whose members have nothing to do with one another, by the definition: neither former nor later ones."""
-    return extensible(evidence) & extensible(evidence, first=True)
+    """Dims whose members have nothing to do with one another, by the definition: neither former nor later ones.
+
+    Offsets (cu_seqlens) make groups of the members that they count: one more before the first group, if that is empty,
+    is alone in it, and one more after the last is not.
+    """
+    domains = [domain for domain in evidence.oracle.family.domains.values() if domain.kind == "cu_seqlens"]
+    grouped = {dim for domain in domains for dim in dim_names(str(domain.bound))}
+    return (extensible(evidence) & extensible(evidence, first=True)) - grouped
 
 
 def extensible(evidence: Evidence, first: bool = False) -> frozenset[str]:

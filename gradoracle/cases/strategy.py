@@ -19,7 +19,7 @@ Choose = Callable[[Sequence[V]], V]
 
 _MOST_ROWS = 60_000  # product of ``CaseSpace.rows``; ordinary cases are clamped to it
 _MOST_ELEMENTS = 1 << 19  # of one tensor
-_NARROW, _SHORT = 8, 64  # the other dims of a case with a large one: features, and lengths
+_NARROW, _SHORT = 8, 17  # the other dims of a case with a large one: features, and lengths
 
 # How the values of a case are drawn, and how often: about half of the cases are continuous and plain.
 _MODES = ("plain",) * 9 + ("scaled",) * 4 + ("one special",) * 4 + ("joint",) * 1 + ("all special",) * 2
@@ -162,7 +162,7 @@ def _clamped(within: CaseSpace, dims: dict[str, int], fixed: set[str]) -> dict[s
 
 
 def _enlarged(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focus: Focus) -> dict[str, int]:
-    """One large dim; dims that repeat it are 1, lengths at most 64, features at most 8, or as the family asks."""
+    """One large dim; dims that repeat it are 1, lengths at most 17, features at most 8, or as the family asks."""
     large, small = focus.large, {}
     repeated = set(within.batch)
     for spec in within.signature.at().inputs:

@@ -68,6 +68,13 @@ def test_other_bits_and_other_verdicts_are_told(monkeypatch: pytest.MonkeyPatch,
     assert ended.value.code == 0
 
 
+def test_verdicts_are_those_of_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portable, "EXAMPLES", 3)
+    found = portable.verdicts("lse")
+    assert found.pop("exit code") == "0" and found["vjp_matches_the_oracle float32"] == "holds" and len(found) > 30
+    assert portable.verdicts("lsee")["exit code"].startswith("2: ")
+
+
 def test_a_child_runs_under_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADORACLE_FORKSERVER", "inherited")
     found = portable.environment("OPENBLAS_CORETYPE=Haswell")

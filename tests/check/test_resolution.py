@@ -15,7 +15,7 @@ from gradoracle.check.aggregate import Aggregate, verdict_of
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_law import judge_law
 from gradoracle.check.severity import explained
-from gradoracle.check.widened import judged_widened, measured, widened
+from gradoracle.check.widened import Measured, judged_widened, measured, widened
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
@@ -106,6 +106,19 @@ def test_the_kernels_own_rounding_is_as_large_as_its_errors() -> None:
     sigma = measured(wide).allowance(Derivative.FORWARD, "out").sigma
     errors = (got - truth.value) / sigma
     assert 0.2 < float(errors.square().mean().sqrt()) < 2 and float(errors.abs().max()) < 6
+
+
+def test_two_runs_settle_that_an_error_is_none_of_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    run = Measured._run
+    monkeypatch.setattr(Measured, "_run", lambda *given: made.append(given) or run(*given))
+    for found, outcome, runs in (
+        (evidence("cancels", x=torch.linspace(-30, -20, 8)[None]), Outcome.HOLDS, 8),
+        (evidence("clamps_too_early", x=X[:1], log_step=STEPS[:1]), Outcome.VIOLATED, 2),
+    ):
+        made.clear()
+        (out,) = measured(widened(found)).compare(Derivative.FORWARD)
+        assert (out.outcome, len(made)) == (outcome, 1 + runs)
 
 
 # ---- what float32 does not show ----

@@ -131,6 +131,7 @@ def test_lines_and_launches_of_a_call_are_seen(kernel):
 
 def test_launches_with_a_dtype_for_a_constant_are_recorded():
     """Without them no launch of SDPA was compared: a mutant of what only bf16x6 runs would be equivalent in it."""
+    prepare("cpu")
     call = resolve("sdpa").kernels[0].call
     with launched() as launches:
         call(*torch.ones(3, 1, 1, 2, 4), precision="bf16x6")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradoracle.properties.members import apart, extensible
 from gradoracle.properties.universal import UNIVERSAL
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -16,6 +17,8 @@ from gradoracle.model.case import Case, Draw
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import Status
+from gradoracle.oracle.truth import Oracle
+from tests.properties.judging import evidence
 from tests.properties.toys import judged
 
 LAWS = {law.name: law for law in UNIVERSAL if law.kind is not PropertyKind.ARGUMENTS}  # which are meant to be bad
@@ -103,3 +106,21 @@ def test_every_variant_of_a_case_lies_in_the_domains(name: str) -> None:
 def test_variants_of_packed_sequences_are_judged(name: str) -> None:
     kernel = Kernel("packed", "packed", packed.definition)
     assert Status.HOLDS in {judged(LAWS[name], kernel, case, packed).status for case in CASES}
+
+
+@gradoracle.family(outputs=("o",), domains={"cu": gradoracle.IndexDomain("T", kind="cu_seqlens")})
+def summed_so_far(x: Float[Tensor, "T"], cu: Int[Tensor, "N+1"]) -> Float[Tensor, "T"]:
+    place = torch.arange(x.shape[0])
+    sequence = (place[:, None] >= cu[None, 1:]).sum(1)
+    seen = (sequence[:, None] == sequence) & (place[:, None] >= place)
+    return seen.to(x.dtype) @ x
+
+
+def test_tokens_of_a_sequence_are_not_apart_though_one_before_an_empty_sequence_is_alone_in_it() -> None:
+    """A new last token had a cotangent, and moved the gradients of the others."""
+    case = Case("summed_so_far", {"T": 4, "N": 2}, draws={"cu": Draw("lowest")}, seed=0)
+    kernel = Kernel("summed_so_far", "summed_so_far", summed_so_far.definition)
+    own = evidence(case, kernel, Oracle(summed_so_far))
+    assert own.sample.inputs["cu"].tolist() == [0, 0, 4]
+    assert extensible(own) == extensible(own, first=True) == {"T"} and not apart(own)
+    assert judged(LAWS["tail_and_padding_invariance"], kernel, case, summed_so_far).status is Status.HOLDS
