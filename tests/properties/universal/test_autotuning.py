@@ -52,7 +52,7 @@ def test_the_wrong_configuration_is_found_and_the_autotuner_left_as_it_was():
     # in a process of its own, since TRITON_INTERPRET decides at import
     root = Path(__file__).resolve().parents[3]
     environment = {**os.environ, **device.variables("cpu")}
-    ran = python(PROGRAM, env=environment, cwd=root)
+    ran = python(f"import sys; sys.path.insert(0, {str(root)!r})\n{PROGRAM}", env=environment, cwd=root)
     assert ran.returncode == 0, ran.stderr[-2000:]
     first, second, tuners, left, trials = json.loads(ran.stdout)
     assert (first, second, tuners, left) == ("holds", "violated", ["product", "sums"], [2, 0, False])
