@@ -179,7 +179,7 @@ class Measured(Widened):
                 for run in range(_RUNS):
                     with intervening(Coarsened(_BITS, _factors(run))):
                         runs.extend(self._run(subjects, derivative))
-                    if time.monotonic() > until or (run and self._is_plain(derivative, exact, runs)):
+                    if time.monotonic() > until or (run == 1 and self._is_plain(derivative, exact, runs)):
                         break
             except (Unavailable, Refused, Crashed, Wrong):
                 return {}
@@ -188,7 +188,10 @@ class Measured(Widened):
         return self.keep(f"own errors {derivative.value}", measure)
 
     def _is_plain(self, derivative: Derivative, exact: Sequence[Tensors], runs: Sequence[Tensors]) -> bool:
-        """Whether an error is so far beyond what the first runs show that no further run would explain it."""
+        """Whether an error is so far beyond what two runs show that no further run would explain it.
+
+        What runs show only grows with their number: asked again after more of them, the answer could only become no.
+        """
         own, truths, budgets = _differences(exact, runs), self.truths(derivative), super().budgets(derivative)
         for name in own.keys() & truths.keys():
             size = torch.nan_to_num(truths[name].error(exact[0][name])).abs()

@@ -26,7 +26,8 @@ def factor(value: float) -> str:
 
 def as_shown(value: float) -> float:
     """A factor in the digits that `factor` shows: what cases have in common, and not what roundings add in each."""
-    return float(f"{value:.6g}") if f"{value:.6g}" != "1" else 1.0 + float(f"{value - 1.0:.1g}")
+    shown = float(f"{value:.6g}")
+    return shown if shown != 1 else 1 + float(f"{value - 1:.1g}")
 
 
 def difference(got: float, true: float) -> str:
