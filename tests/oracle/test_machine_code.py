@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradoracle.oracle.exact.machine_code import HAS_NUMBA, jitted
+from gradoracle.oracle.exact import machine_code
+from gradoracle.oracle.exact.machine_code import HAS_NUMBA, jitted, side_by_side
 from gradoracle.project.cache import VARIABLE
 
 SOURCE = """
@@ -115,3 +117,42 @@ def test_without_any_folder_functions_are_compiled_in_every_process(
     monkeypatch.setattr(numba, "njit", without)
     assert jitted(lambda x: x + 1.0)(2.0) == 3.0
     assert "machine code is not kept, and compiled in every process: cannot cache" in capsys.readouterr().err
+
+
+LARGE = 1 << 24  # bytes
+
+
+@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+def test_large_work_runs_side_by_side_and_comes_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(3)))
+    together = threading.Barrier(3, timeout=60.0)
+
+    def work(number: int) -> int:
+        together.wait()
+        return number
+
+    assert side_by_side(work, 3, LARGE) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "cores", "in_flight", "has_numba"),
+    [(1000, 3, 1 << 32, True), (LARGE, 1, 1 << 32, True), (LARGE, 3, LARGE, True), (LARGE, 3, 1 << 32, False)],
+)
+def test_small_work_one_core_little_memory_and_no_numba_are_one_after_the_other(
+    size: int, cores: int, in_flight: int, has_numba: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(machine_code, "_IN_FLIGHT", in_flight)
+    monkeypatch.setattr(machine_code, "HAS_NUMBA", has_numba)
+    own = threading.get_ident()
+    assert side_by_side(lambda number: (number, threading.get_ident()), 3, size) == [(n, own) for n in range(3)]
+
+
+def test_what_one_piece_of_work_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(3)))
+
+    def work(number: int) -> float:
+        return 1.0 / (number - 1)
+
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(work, 3, LARGE)

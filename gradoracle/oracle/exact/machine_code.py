@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,8 +19,12 @@ from gradoracle.model.errors import tell, why
 from gradoracle.project import cache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
 _LOCATOR = f"{__name__}.ByContent"
 _OTHERS = "UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"  # numba's own, where there is no cache
+
+_WORTH_A_THREAD = 1 << 20  # bytes of one piece of work
+_IN_FLIGHT = 1 << 32  # bytes of all that run at once
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
 """Whether numba compiles: it is installed, and not switched off by its own variable ``NUMBA_DISABLE_JIT``."""
@@ -64,6 +69,22 @@ def vectorized(function: Callable[..., Any], called: tuple[Callable[..., Any], .
     made = _compiled(numba.vectorize, function, lambda each: each._dispatcher.cache)
     made.add("float64(float64)")
     return made  # type: ignore[no-any-return]
+
+
+def side_by_side(work: Callable[[int], _Result], count: int, size: int) -> list[_Result]:
+    """``work(0)`` to ``work(count - 1)``, each in a thread of its own if that is worth it: compiled code holds no lock.
+
+    Args:
+        work: of one number; independent of the others, so that order and threads change no bit.
+        count: of the results.
+        size: bytes that one of them takes. Of small ones, and without numba, one follows the other.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    threads = min(count, allowed, _IN_FLIGHT // max(size, 1))
+    if not HAS_NUMBA or size < _WORTH_A_THREAD or threads < 2:
+        return [work(number) for number in range(count)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, range(count)))
 
 
 def compile_to_fma(function: Callable[..., Any]) -> None:

@@ -36,12 +36,14 @@ from torch.nn.functional import avg_pool1d
 
 from gradoracle.model.contract import PRECISION_BITS, SMALLEST_NORMAL, SMALLEST_SUBNORMAL, UNIT_ROUNDOFF, Contract
 from gradoracle.model.derivative import Derivative
+from gradoracle.oracle.exact.machine_code import side_by_side
 from gradoracle.oracle.rounding.formats import half_spacing
 from gradoracle.oracle.rounding.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.rounding.rounding_model import FLUSHED, SQUARABLE
 
 FEW_PROBES = ((1 << 17, 8),)  # elements of the largest tensor, probes at most
+_PROBE_ARRAYS = 24  # float64 numbers that a probe holds for each position and label
 _PROBED_BITS = 30
 PROBED_AT = 2.0**-_PROBED_BITS  # finer roundings are imitated with this unit, and what they do is scaled down
 POOLED = 4  # positions on either side over which the probes' errors are pooled
@@ -106,15 +108,17 @@ def budgets(
     errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
     magnify = max(PROBED_AT / float(noise[0]), 1.0)
     bits = min(PRECISION_BITS[contract.elementwise], _PROBED_BITS)
-    for number in range(count):
+
+    def probed(number: int) -> dict[str, Tensor]:
         rounded = probe(
             problem, cotangent, mixed(number) % SEEDS, bits, contract.exp_ulps, contract.log_ulps, interval,
             gradients=derivative in (Derivative.VJP, Derivative.HVP),
             way=WAYS[number % len(WAYS)] if dual else FROM_ALPHA,
         )  # fmt: skip
-        found = named(rounded, derivative)
-        if before is not None:
-            found[MEETINGS] = _met(rounded, plain.log_z, before)
+        met = {} if before is None else {MEETINGS: _met(rounded, plain.log_z, before)}
+        return named(rounded, derivative) | met
+
+    for number, found in enumerate(side_by_side(probed, count, _PROBE_ARRAYS * 8 * problem.steps * problem.labels)):
         for name, value in found.items():
             off = torch.where(truth[name].isfinite(), value - truth[name], 0.0)
             errors[name][number] = off.nan_to_num(nan=0.0) / magnify

@@ -18,6 +18,7 @@ from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
+from gradoracle.oracle.exact import machine_code
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Oracle
 from tests.properties.semicrf import plain
@@ -54,6 +55,20 @@ def truth(inputs: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
 def in_sigma(got: dict[str, Tensor], true: dict[str, Tensor], known: dict[str, Budget]) -> dict[str, Tensor]:
     errors = {name: (got[name].double() - true[name]).abs() for name in true}
     return {name: torch.where(error > 0, error / known[name].sigma, 0.0) for name, error in errors.items()}
+
+
+@pytest.mark.skipif(not machine_code.HAS_NUMBA, reason="side by side needs numba")
+@pytest.mark.parametrize("derivative", [Derivative.VJP, Derivative.HVP])
+def test_probes_side_by_side_have_the_bits_of_one_after_the_other(
+    derivative: Derivative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, found = sample("transition", "B=2 T=40 C=2 K=3"), []
+    for least in (0, 1 << 60):
+        monkeypatch.setattr(machine_code, "_WORTH_A_THREAD", least)
+        monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(4)))
+        found.append(budgets(own.inputs, own.cotangents["log_z"], CONTRACT, derivative, tangents=own.tangents))
+    for name, budget in found[0].items():
+        assert torch.equal(budget.sigma, found[1][name].sigma) and bool((budget.sigma > 0).any()), name
 
 
 @pytest.mark.parametrize(("derivative", "words", "sizes"), covering(itertools.product(Derivative, SITUATIONS, SIZES)))
