@@ -1,6 +1,7 @@
 """Shared memory: docs/background/shared_memory.md, a table of every family that declares its compilations.
 
-`python benchmarks/shared_memory.py` prints the page. Needs no GPU.
+`python benchmarks/shared_memory.py` prints the page, in some minutes. Needs no GPU. A heading names the hash of the
+family's kernels, so that `pytest tests/kernels/test_compilations.py` knows, without compiling, whose tables they are.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradoracle.properties.offline import SHARED_MEMORY, Allotments, allotments
+from kernel_speed.content import content
 
 from gradoracle.execution.device import prepare
 from gradoracle.model.kernel import Kernel
@@ -18,7 +20,8 @@ INTRODUCTION = """# Shared memory
 Do the shipped kernels fit the shared memory of each architecture? The tables list the bytes that one program of each
 compilation uses, and the limit of each architecture. Kernels are compiled offline; `make shared-memory` rewrites this
 page. **Bold**: more than the limit; "–": not launched there. The property `shared_memory_fits_each_architecture` checks
-the same in `gradoracle gate` and in tests/kernels; of the semi-CRF it checks the compilations that use most.
+the same in `gradoracle gate` and in tests/kernels; of the semi-CRF it checks the compilations that use most. A heading
+has the hash of the kernels: a test says when they have changed.
 """
 
 
@@ -28,7 +31,8 @@ def page() -> Iterator[str]:
     for name, target in shipped().items():
         for kernel in target.kernels:
             if "compilations" in kernel.extras:
-                yield f"## {name}\n" if len(target.kernels) == 1 else f"## {name}: {kernel.name}\n"
+                own = name if len(target.kernels) == 1 else f"{name}: {kernel.name}"
+                yield f"## {own} ({content(name, every_gpu=True)})\n"
                 yield from table(kernel)
 
 

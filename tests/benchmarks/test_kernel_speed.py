@@ -260,6 +260,7 @@ def test_blocks_of_gpus_that_are_not_timed_do_not_count() -> None:
     for before, after in (("(1, 2)", "(1, 6)"), ("(9, 0)", "(8, 6)"), ("5", "6")):
         assert normalised(table) != normalised(table.replace(before, after))
     assert normalised("T = {(8, 0): 1}") != normalised("T = {(8, 0): 2}")  # any pair is no capability
+    assert normalised(table, every_gpu=True) != normalised(table.replace("3", "6"), every_gpu=True)
 
 
 def test_the_hash_covers_a_familys_kernels_and_what_they_share(tmp_path: Path) -> None:

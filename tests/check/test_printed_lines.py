@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from places import ROOT
 from programs import gradoracle, python
+from sweeps import slow
 
 from gradoracle.cli import main
 from gradoracle.execution.in_process import InProcess
@@ -153,12 +154,12 @@ def all_replay(words: list[str], reports: list[Report], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "words",
     [
-        ["both.py:loses_its_tail", "--family", "both.py:scaled"],
-        ["outside.py:loses_its_tail", "--family", "definition.py:scaled"],
+        slow(["both.py:loses_its_tail", "--family", "both.py:scaled"]),
+        slow(["outside.py:loses_its_tail", "--family", "definition.py:scaled"]),
         ["{folder}/outside.py:loses_its_tail", "--family", "{folder}/definition.py:scaled"],
-        ["outside:loses_its_tail", "--family", "definition:scaled"],
+        slow(["outside:loses_its_tail", "--family", "definition:scaled"]),
         ["./outside.py:loses_its_tail", "--family", "definition:scaled", "--contract", "float32=tf32", "--arg", "by=2"],
-        ["outside.py:loses_its_tail", "--family", "definition.py", "--oracle", "mpmath", "--call-seconds", "50"],
+        slow(["outside.py:loses_its_tail", "--family", "definition.py", "--oracle", "mpmath", "--call-seconds", "50"]),
         ["outside.py:exits", "--family", "definition.py:scaled"],
     ],
 )
@@ -175,7 +176,7 @@ def test_lines_of_an_outside_callable_of_a_shipped_family(mine: Path, reports: l
     assert {"forward_matches_the_oracle", "vjp_matches_the_oracle"} <= {verdict.law for verdict in found}
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ["rmsnorm.py", *map(slow, list(FAULTS)[1:])])
 def test_lines_of_the_examples_with_a_fault(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: list[Report], capsys: Any
 ) -> None:
@@ -214,7 +215,7 @@ test_shipped = gradoracle.testcase(attention, family="sdpa", **fields, dims={{"T
 """
 
 
-@pytest.mark.parametrize("place", ["folder", "elsewhere"])
+@pytest.mark.parametrize("place", [slow("folder"), "elsewhere"])
 def test_lines_of_pytest(place: str, tmp_path: Path) -> None:
     """From the folder of the file, and from another one."""
     (tmp_path / "elsewhere").mkdir()

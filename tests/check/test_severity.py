@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from places import ROOT, loaded
+from sweeps import slow
 
 from gradoracle.cases.sample import build
 from gradoracle.cases.saved_tensors import Given
@@ -63,7 +64,7 @@ def test_an_error_that_goes_away_is_precision_and_its_contract_is_inferred() -> 
 
 
 @pytest.mark.parametrize(
-    ("fail_on", "code"), [(Severity.WRONG, 0), (Severity.PRECISION, 1), (Severity.ROBUSTNESS, 1), (None, 0)]
+    ("fail_on", "code"), [(Severity.WRONG, 0), (Severity.PRECISION, 1), slow(Severity.ROBUSTNESS, 1), slow(None, 0)]
 )
 def test_fail_on_sets_what_counts(fail_on: Severity | None, code: int) -> None:
     assert checked("loses_precision", fail_on=fail_on).exit_code == code

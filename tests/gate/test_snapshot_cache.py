@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gate.project import CONFIG, HELPER, KERNEL, Project
+from sweeps import slow
 
 from gradoracle.gate import snapshot_cache
 from gradoracle.gate.snapshot import OnCase, Snapshot
@@ -39,7 +40,7 @@ def test_a_second_gate_says_the_same_without_checking_the_base(clone: Project, t
     assert code == 1 and KNOWN in said and "not decided" not in out
 
 
-@pytest.mark.parametrize("file", [KERNEL, HELPER, CONFIG])
+@pytest.mark.parametrize("file", [KERNEL, slow(HELPER), slow(CONFIG)])
 def test_another_base_is_checked_anew(clone: Project, tmp_path: Path, file: str) -> None:
     cache = tmp_path / "cache"
     clone.edit(KERNEL, ("gw", "weighted"))

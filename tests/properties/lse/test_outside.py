@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from gradoracle.properties import lse
+from sweeps import slow
 
 from gradoracle.model.dims import sizes
 from gradoracle.model.kernel import Kernel
@@ -83,9 +84,9 @@ def test_padded_keys_that_are_masked_after_their_exponential_are_caught_where_al
     [
         ("seen.tril(keys - queries)", "seen.tril(0)"),
         ("s = softcap * torch.tanh(s / softcap)", "s = torch.clamp(s, -softcap, softcap)"),
-        ("sinks[:, None, None]", "sinks.flip(0)[:, None, None]"),
-        ("k.repeat_interleave(q.shape[1] // k.shape[1], 1)", "k.repeat(1, q.shape[1] // k.shape[1], 1, 1)"),
-        ("q_segments[:, None, :, None] == kv_segments", "q_segments[:, None, :, None] >= kv_segments"),
+        slow("sinks[:, None, None]", "sinks.flip(0)[:, None, None]"),
+        slow("k.repeat_interleave(q.shape[1] // k.shape[1], 1)", "k.repeat(1, q.shape[1] // k.shape[1], 1, 1)"),
+        slow("q_segments[:, None, :, None] == kv_segments", "q_segments[:, None, :, None] >= kv_segments"),
         ("1 / math.sqrt(q.shape[-1]) if", "q.shape[-1] ** -0.499 if"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sweeps import slow
 
 from gradoracle.cases.coverage import wanted_situations
 from gradoracle.model.dims import sizes
@@ -54,10 +55,10 @@ def test_it_is_not_asked_for_sequences_that_take_minutes() -> None:
     ("right", "wrong"),
     [
         ("cum[:, inside] - cum[:, :-1, None]", "cum[:, inside - 1] - cum[:, :-1, None]"),
-        ("alpha[:, None, :, None] + tables, 2)", "alpha[:, None, :, None] + tables.mT, 2)"),
-        ("proj_end.float()[:, inside - 1]", "proj_end.float()[:, (inside - 2).clamp_min(0)]"),
+        slow("alpha[:, None, :, None] + tables, 2)", "alpha[:, None, :, None] + tables.mT, 2)"),
+        slow("proj_end.float()[:, inside - 1]", "proj_end.float()[:, (inside - 2).clamp_min(0)]"),
         ("legal = end <= lengths[:, None, None]", "legal = end < lengths[:, None, None]"),
-        ("ring[:, : durations - 1]", "ring[:, : max(durations - 2, 0)]"),
+        slow("ring[:, : durations - 1]", "ring[:, : max(durations - 2, 0)]"),
         ("norms[: -durations - 1 : -1]", "norms[-1:] * len(norms[: -durations - 1 : -1])"),
     ],
 )
