@@ -8,7 +8,7 @@
 A row of checks.csv is one `gradoracle check FAMILY --device cuda` as a user calls it: how many of the planned cases
 were judged, the verdicts, the exit code, versions, card, and the hash of the family's kernels (`kernel_speed.content`).
 feedback.csv gets four figures of it: seconds to the first judged case, of the whole run, of all compilations, and of
-the longest one. What each run printed is default_FAMILY.txt. Several may run at once with one --output.
+the longest one. What each run printed is default_FAMILY.txt in FOLDER. Several may run at once with one --output.
 `pytest tests/benchmarks/test_gpu_checks.py` says whose rows are of other kernels than those of the tree.
 """
 
@@ -20,7 +20,6 @@ import fcntl
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -138,14 +137,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def merge(given: Path, into: Path) -> None:
-    """Add the rows of a run's tables to the committed ones; what it printed goes into the folder of its card."""
+    """Add the rows of a run's tables to the committed ones."""
     with (given / ROWS).open(encoding="utf-8", newline="") as opened:
         rows = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(opened)]
     for row in rows:
         keep(into / ROWS, row)
-        folder = into / row["run"].removeprefix(f"{DEFAULT}_").partition("_")[0]
-        folder.mkdir(exist_ok=True)
-        shutil.copy(given / f"{DEFAULT}_{row['family']}.txt", folder)
     with (given / FEEDBACK).open(encoding="utf-8", newline="") as opened:
         for each in csv.DictReader(opened):
             own = Row(**{**each, "cores": int(each["cores"]), "seconds": float(each["seconds"])})  # type: ignore[arg-type]

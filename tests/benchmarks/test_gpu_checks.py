@@ -75,13 +75,11 @@ def test_what_a_run_elsewhere_wrote_becomes_the_committed(tmp_path: Path) -> Non
     (here / ROWS).write_text("run,note,family,kernels\ndefault_h200,old,sdpa,0123\n", encoding="utf-8")
     for family in ("sdpa", "lse"):
         gpu_checks.keep(there / ROWS, gpu_checks.row_of(family, "default_h200", [], report(), 100.0))
-        (there / f"default_{family}.txt").write_text(family)
     feedback.add(there / "feedback.csv", feedback.Row("after", "abc", 16, "h200, cold", "sdpa: the whole run", 100.0))
     gpu_checks.merge(there, here)
     assert [(row["family"], row["note"], row["kernels"]) for row in rows(here / ROWS)] == [
         ("sdpa", "", content("sdpa")), ("lse", "", content("lse")),
     ]  # fmt: skip
-    assert (here / "h200/default_lse.txt").read_text() == "lse"
     assert (here / "feedback.csv").read_text() == (there / "feedback.csv").read_text()
 
 
