@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from statistics import median
 from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.contract import weakest
-from gradoracle.model.finding import Outcome
+from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
@@ -20,6 +21,7 @@ from gradoracle.model.verdict import BROKEN, FAILING, Counterexample, Status, Ve
 from gradoracle.model.wording import counted
 
 _TOLD = 1 << 18  # elements of a violating case that is kept
+_OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED)  # the last is reported by another property
 Key = tuple[str, str, str]  # law, kernel, dtype
 
 
@@ -120,6 +122,8 @@ class Aggregate:
             add(sums.reasons, law.reason, once)
             if law.why is not None:
                 sums.kinds[law.reason] = law.why
+            if law.why is Reason.DETACHED and sums.reasons[law.reason].first == place:
+                sums.detached = self._line(key[1], case)
         if law.status is Status.VIOLATED:
             self._keep(key, case, law, place)
             _add_severity(sums, law, once)
@@ -214,6 +218,7 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         tensors_compared=sum(sums.decided.values()),
         severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
         keeps=_keeps(sums, counterexample),
+        why=next((sums.kinds.get(reason) for reason, _ in in_order(sums.reasons)), None),
     )
     shown = "" if counterexample is None else counterexample.undecided
     if verdict.severity is Severity.UNDECIDED:
@@ -253,11 +258,27 @@ def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive
         cut: whether the run ended before its last case.
     """
     verdict.statement, verdict.rank, verdict.kind, verdict.cause = like.statement, like.rank, like.kind, like.cause
+    verdict.derivative = like.derivative
+    if decisive and verdict.status is Status.HOLDS and sums.detached:
+        _add_detached(verdict, sums)
     verdict.undecided = undecided_tensors(sums) if decisive else {}
     if like.kind is PropertyKind.ARGUMENTS and verdict.status is Status.CRASHED:
         verdict.severity = Severity.ROBUSTNESS  # what was passed is wrong
     if cut and not sums.statuses:
         verdict.reasons = {"the run was interrupted before its first case": 0}
+
+
+def _add_detached(verdict: Verdict, sums: Sums) -> None:
+    """Violate a verdict of which some cases have a gradient, and others none in silence."""
+    reason = next(text for text, kind in sums.kinds.items() if kind is Reason.DETACHED)
+    message = f"{reason}, as it does on other cases"
+    found = Finding(
+        "gradient", Outcome.VIOLATED, "exact", math.inf, math.inf, None, message,
+        malformed=True, derivative=verdict.derivative,
+    )  # fmt: skip
+    verdict.status, verdict.severity = Status.VIOLATED, Severity.WRONG
+    verdict.cases_violated, verdict.worst_error = sums.reasons[reason].count, math.inf
+    verdict.counterexample = Counterexample(sums.detached, (found,), message=message, severity=Severity.WRONG)
 
 
 @dataclass(frozen=True)
@@ -284,7 +305,7 @@ def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecid
     for (law, kernel, dtype), each in own.items():
         if set(each.statuses) == {"not checked"} and not each.left:
             reason = next(reason for reason, _ in in_order(each.reasons))
-            if each.kinds.get(reason) not in (Reason.NO_DERIVATIVE, Reason.MALFORMED):  # optional; reported by another
+            if each.kinds.get(reason) not in _OPTIONAL:
                 laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
         only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
         if only_refused and (kernel, dtype) in taken:

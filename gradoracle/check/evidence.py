@@ -14,11 +14,11 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.error_relation import PROBES, Part, related
 from gradoracle.check.spread import typical
-from gradoracle.execution.call_errors import Refused, Unavailable
+from gradoracle.execution.call_errors import NoDerivative, Refused, Unavailable
 from gradoracle.execution.guard_memory import Memory
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST, PRESETS, Contract
+from gradoracle.model.contract import LARGEST, Contract, tried_on
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.reason import Reason
@@ -84,15 +84,23 @@ class Evidence:
 
     def vjp(self) -> Tensors:
         """Outputs and gradients by name, from one forward and backward."""
+        self._require_claim(Derivative.VJP)
         return self._once("vjp", lambda: self.subject.vjp(self.sample, self.blocks))[0]
 
     def jvp(self) -> Tensors:
         """Tangents of the outputs by name (``jvp.o``)."""
+        self._require_claim(Derivative.JVP)
         return self._once("jvp", lambda: self.subject.jvp(self.sample, self.blocks))[0]
 
     def hvp(self) -> Tensors:
         """Hessian-vector products by name (``hvp.q``)."""
+        self._require_claim(Derivative.HVP)
         return self._once("hvp", lambda: self.subject.hvp(self.sample, self.blocks))[0]
+
+    def _require_claim(self, derivative: Derivative) -> None:
+        """Raises NoDerivative where the kernel does not claim a derivative, though it may well have it."""
+        if not self.kernel.is_judged(derivative):
+            raise NoDerivative(f"the kernel does not claim {derivative.named}")
 
     def tensors(self, derivative: Derivative) -> Tensors:
         """The kernel's tensors of a derivative by name; for the VJP the gradients alone."""
@@ -100,8 +108,10 @@ class Evidence:
         return {name: found[name] for name in self.names(derivative) if name in found}
 
     def by_autograd(self, derivative: Derivative) -> Tensors:
-        """The tensors of a JVP or HVP by autograd, where the kernel has an explicit one beside it; else none."""
-        if getattr(self.kernel, derivative.value) is None or self.kernel.vjp is not None:
+        """The tensors of a derivative by autograd, where the kernel has an explicit one besides; else none."""
+        self._require_claim(derivative)
+        first = derivative is Derivative.VJP
+        if getattr(self.kernel, derivative.value) is None or (self.kernel.vjp is not None and not first):
             return {}
         run = getattr(self.subject.by_autograd(), derivative.value)
         return self._once(f"{derivative.value} by autograd", lambda: run(self.sample, self.blocks))[0]
@@ -275,9 +285,12 @@ class Evidence:
         return {n: truth.value for n, truth in self.truths(derivative).items() if n != name} | found
 
     def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
-        """The strongest other preset of this dtype whose budgets all violated tensors keep, or ""."""
-        for preset in PRESETS.values():
-            if preset.dtype != self.case.dtype or preset.name == self.contract.name:
+        """The strongest other preset whose budgets all violated tensors keep, or "".
+
+        Tried are those of this dtype, and the coarsest of the next lower one: a kernel may compute in that.
+        """
+        for preset in tried_on(self.case.dtype):
+            if preset.name == self.contract.name:
                 continue
             kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
             subject = KernelRunner(self.subject.family, kernel, self.subject.guard)

@@ -35,7 +35,7 @@ from gradoracle.model.errors import UsageError, out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import CaseResult, Compilation, Job, LawResult, Rehearsal, Trial
-from gradoracle.model.kernel import Kernel
+from gradoracle.model.kernel import Kernel, claims_of
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import undifferentiated
@@ -64,6 +64,7 @@ class Setup:
     inputs: str | None = None
     places: Places | None = None
     called_in: str = ""  # a folder: which of its functions the kernel's calls run is noted
+    claims: tuple[str, ...] = ()
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -78,6 +79,8 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
     for kernel in target.kernels:
         contracts = {dtype: contract(name, dtype) for dtype, name in setup.contracts.items()}
         kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
+        if setup.claims:
+            kernel = replace(kernel, claims=claims_of(setup.claims))
         kernels[kernel.name] = _with_arguments(kernel, target.family, setup.arguments)
     return target.family, kernels, {law.name: law for law in laws_of(target.family)}
 

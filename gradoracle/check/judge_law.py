@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ import torch
 
 from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.call_errors import Crashed, DeviceLost, NoDerivative, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named, out_of_memory
 from gradoracle.model.finding import Finding, Outcome
@@ -36,6 +37,8 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     try:
         findings.extend(_attributed(found, known) for found in law.law(evidence))
     except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
+        if (claim := _broken_claim(law, evidence, reason)) is not None:
+            return LawResult(law.name, Status.VIOLATED, (*findings, claim))
         if not any(f.outcome is Outcome.VIOLATED for f in findings):
             status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
             return LawResult(law.name, status, tuple(findings), str(reason), why=kind_of(reason))
@@ -62,6 +65,16 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     first = min(findings, key=lambda finding: finding.message)
     text = TOO_WIDE if first.why is Reason.BUDGET else first.message  # equal reasons of many cases count together
     return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
+
+
+def _broken_claim(law: Property, evidence: Evidence, reason: Exception) -> Finding | None:
+    """A violation where a kernel has not the derivative that it says it claims, of the property that compares it."""
+    claims, derivative = evidence.kernel.claims, law.derivative
+    if claims is None or derivative is None or not law.decisive or not isinstance(reason, NoDerivative):
+        return None
+    message = f"the kernel claims {derivative.named} and has none: {reason}"
+    found = Finding(derivative.value, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True)
+    return replace(found, derivative=derivative)
 
 
 def _attributed(found: Finding, known: Mapping[str, Derivative]) -> Finding:

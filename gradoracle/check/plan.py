@@ -158,6 +158,7 @@ def setup_of(request: Request, device: str) -> Setup:
         request.inputs,
         request.places,
         request.called_in if device == "cpu" else "",
+        request.claims,
     )
 
 

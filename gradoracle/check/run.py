@@ -23,6 +23,7 @@ from gradoracle.check.totals import Totals
 from gradoracle.check.triage import triaged
 from gradoracle.execution.executor import Executor
 from gradoracle.model.case import Case
+from gradoracle.model.claims import claimed
 from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.location import location_of
 from gradoracle.model.severity import Severity
@@ -209,7 +210,7 @@ def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, resu
     found = Counterexample(line, result.findings, message=result.reason, command=shown)
     statement, declared = subjects.laws[law].statement, subjects.kernels[kernel].declares(dtype)
     verdict = Verdict(law, kernel, dtype, status, counterexample=found, statement=statement, declared=declared)
-    verdict.severity = result.severity
+    verdict.severity, verdict.derivative = result.severity, subjects.laws[law].derivative
     verdict.cases_violated, verdict.cases_crashed = int(status is Status.VIOLATED), int(status is Status.CRASHED)
     return verdict
 
@@ -294,5 +295,6 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         judged=dict(aggregate.answered),
         seconds_compiling=totals.seconds_compiling,
         longest_compilation=totals.longest_compilation,
+        claims={name: claimed(kernel) for name, kernel in kernels.items()},
         **fields,
     )

@@ -27,20 +27,14 @@ from gradoracle.model.verdict import Status, Verdict
 MOST_CALLS, MOST_SECONDS = 100, 10.0  # of a search for a statement or a constant
 NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
 _OVERFLOWS = "a value on the way is too large for its dtype, and infinite"
-_OF_KIND = {  # whatever the violation of a property of this kind looks like
-    PropertyKind.FORMULA: Severity.WRONG,
-    PropertyKind.MEMORY: Severity.WRONG,
-    PropertyKind.REPETITION: Severity.WRONG,
-    PropertyKind.COMPILATION: Severity.WRONG,
-    PropertyKind.SUPPORT: Severity.WRONG,
-    PropertyKind.ARGUMENTS: Severity.ROBUSTNESS,
-}
 
 
 def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
     """A violation with its severity; unless it is wrong, with the preset under which it would hold, if there is one.
 
-    Where the kernel cannot be widened, an error that no preset of the dtype explains is wrong whatever it is.
+    An error that no preset of the dtype explains, nor the coarsest of a lower one, is wrong where the kernel declares
+    no contract or cannot be widened: rounding explains no such factor. That of its own operations may (``left``), in
+    which values cancel that those of the definition keep apart.
     """
     try:
         severity, why, again = _severity(law, evidence, result)
@@ -57,9 +51,24 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
     if severity in (Severity.PRECISION, Severity.UNDECIDED):
         preset = _explaining_preset(law, evidence, result)
     unexplained = preset == "" and _is_measured(result)
+    dtype = evidence.case.dtype
     if severity is Severity.UNDECIDED and unexplained and is_active():  # what runs on a GPU is widened afterwards
         severity = Severity.WRONG
+        why = f"no preset of {dtype} explains the error, which was not judged in float64: {why}"
+    declares = evidence.kernel.declares(dtype)
+    if severity is Severity.PRECISION and unexplained and not declares and not any(f.left for f in result.findings):
+        severity, why = Severity.WRONG, _beyond_presets(result, dtype)
+    if not _claimed(law, evidence, result.findings) and (severity is not Severity.PRECISION or declares):
+        severity, why = Severity.ROBUSTNESS, ""
     return replace(result, severity=severity, undecided=why, preset=preset or "", unexplained=unexplained)
+
+
+def _beyond_presets(result: LawResult, dtype: str) -> str:
+    """How far the worst value is off, and that no preset explains it."""
+    worst = (f.worst for f in result.findings if f.outcome is Outcome.VIOLATED and f.worst is not None)
+    off = max((abs(each.got - each.true) / (abs(each.true) or math.inf) for each in worst), default=0.0)
+    share = f"the error is {off:.2g} of the truth" if off < 1e-3 else f"the error is {100 * off:.3g} % of the truth"
+    return f"{share}; no preset of {dtype} explains it" if off else f"no preset of {dtype} explains the error"
 
 
 def _is_measured(result: LawResult) -> bool:
@@ -113,8 +122,8 @@ def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
 
 def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Severity, str, LawResult | None]:
     """The severity of a violation, why it is undecided, and the result on the widened kernel, where it was asked."""
-    if (known := _OF_KIND.get(law.kind)) is not None:
-        return known, "", None
+    if law.severity is not None:
+        return law.severity, "", None
     violated = {finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED}
     if any(finding.lost or finding.malformed for finding in result.findings if finding.tensor in violated):
         return Severity.WRONG, "", None
@@ -122,6 +131,12 @@ def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Sev
         return Severity.UNDECIDED, NEEDS_INTERPRETER, None
     again = judged_widened(law, widened(evidence))
     return *of_widened(again, result.findings, evidence.case.dtype), again
+
+
+def _claimed(law: Property, evidence: Evidence, findings: Iterable[Finding]) -> bool:
+    """Whether some violated finding is about a derivative that the kernel claims, or about none."""
+    about = [each.derivative or law.derivative for each in findings if each.outcome is Outcome.VIOLATED]
+    return any(each is None or evidence.kernel.is_claimed(each) for each in about or [law.derivative])
 
 
 def of_widened(again: LawResult, as_written: Iterable[Finding], dtype: str) -> tuple[Severity, str]:

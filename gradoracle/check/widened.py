@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -169,8 +170,9 @@ class Measured(Widened):
     def _own_errors(self, derivative: Derivative) -> Mapping[str, Tensor]:
         """By tensor: [R, *shape] errors of float64 in the kernel's own operations; none if it cannot be run so."""
         subjects = [self.subject.labelled("rounding to fewer bits")]
-        if derivative.order > 0 and derivative is not Derivative.VJP and self.by_autograd(derivative):
-            subjects.append(subjects[0].by_autograd())
+        if derivative is not Derivative.FORWARD:
+            with suppress(Unavailable, Refused):
+                subjects += [subjects[0].by_autograd()] if self.by_autograd(derivative) else []
 
         def measure() -> Mapping[str, Tensor]:
             try:

@@ -31,6 +31,14 @@ class NoDerivative(Unavailable):
         super().__init__(text, Reason.NO_DERIVATIVE)
 
 
+class Detached(NoDerivative):
+    """The outputs do not require grad, and the kernel claims no VJP: it may have none."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.why = Reason.DETACHED
+
+
 class Severed(NoDerivative):
     """The kernel's gradients are constants to autograd, which raises nothing: second derivatives are 0 in silence."""
 

@@ -16,6 +16,7 @@ from gradoracle.execution.addresses import place_of
 from gradoracle.execution.call_errors import (
     REFUSALS,
     Crashed,
+    Detached,
     DeviceLost,
     Refused,
     Severed,
@@ -31,7 +32,7 @@ from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.interpreter.values import CannotInterpret, CannotWiden
 from gradoracle.execution.pullback import accumulated, pulled_back
 from gradoracle.execution.pushforward import dense, pushed_forward
-from gradoracle.execution.returned import floats_of, integers_of, owned, require_count, require_fit, wrong
+from gradoracle.execution.returned import detached, floats_of, integers_of, owned, require_count, require_fit, wrong
 from gradoracle.execution.widened import narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
@@ -71,6 +72,7 @@ class KernelRunner:
     ) -> None:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
         self.wide, self.recorded = wide, not label
+        self.is_optional = False  # whether outputs without a gradient are no error
         self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
 
     def labelled(self, key: str, recorded: bool = False) -> KernelRunner:
@@ -80,8 +82,9 @@ class KernelRunner:
         return made
 
     def by_autograd(self) -> KernelRunner:
-        """The same kernel, whose derivatives are those of autograd."""
+        """The same kernel, whose derivatives are those of autograd; beside an explicit VJP there may be none."""
         made = copy.copy(self)
+        made.is_optional = self.kernel.vjp is not None
         made.kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
         return made
 
@@ -230,8 +233,9 @@ class KernelRunner:
         given = [(o, g) for o, (name, g) in pairs if upstream is None or name in upstream]
         gradients = pulled_back([o for o, _ in given], [g for _, g in given], targets, **how)
         if gradients is None and not any(output.requires_grad for output in outputs):
-            dead = f"the output {', '.join(sample.cotangents)}"
-            raise wrong("gradient", f"{dead} has no gradient: it does not require grad")
+            text = detached(", ".join(sample.cotangents))
+            needed = self.kernel.must_have_gradients and not self.is_optional
+            raise wrong("gradient", text) if needed else Detached(text)
         if upstream is None and gradients is not None:
             return gradients
         # an input that these outputs do not depend on, or outputs marked non-differentiable, have none: that is 0
@@ -259,6 +263,8 @@ class KernelRunner:
             with needing("double backward", f"{self.label}hvp"):
                 outputs = self._outputs(sample, list(leaves.values()), blocks)
             self._named(Derivative.FORWARD, sample, outputs)
+            if not any(output.requires_grad for output in outputs):
+                raise Detached(detached(", ".join(sample.cotangents)))
             with needing("double backward", f"{self.label}hvp", (Exception,)):  # the backward, run to be differentiated
                 firsts = pulled_back(outputs, cotangents, targets, create_graph=True) or ()
             along = [sample.tangents[n] for n in self.primals(sample)][: len(firsts)]

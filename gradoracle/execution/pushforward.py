@@ -24,10 +24,13 @@ def pushed_forward(
             loses the tangents in silence.
 
     Raises:
-        RuntimeError: neither gives a tangent.
+        RuntimeError: neither gives a tangent, or not of every output where all that there are are 0.
     """
     try:
-        return tuple(torch.func.jvp(function, tuple(values), tuple(tangents))[1])
+        moved = tuple(torch.func.jvp(function, tuple(values), tuple(tangents))[1])
+        if not any(bool(tangent.any()) for tangent in moved):  # such zeros stand for outputs without a tangent, too
+            torch.func.jvp(function, tuple(values), tuple(tangents), strict=True)
+        return moved
     except (RuntimeError, CannotWiden) as error:  # a wrapper is no widened tensor
         if duals and (found := _of_duals(function, values, tangents)) is not None:
             return found

@@ -80,6 +80,11 @@ def require_fit(key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.d
         raise wrong(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(dtype)[6:]}")
 
 
+def detached(names: str) -> str:
+    """What is said of outputs that do not require grad."""
+    return f"the output {names} has no gradient: it does not require grad"
+
+
 def wrong(key: str, message: str) -> Wrong:
     """The error of a tensor that has not the form that it should have."""
     return Wrong(Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True))

@@ -28,7 +28,7 @@ from gradoracle.model import layouts
 from gradoracle.model.location import is_source
 from gradoracle.project.target import Target
 
-_DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient")
+_DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient", "claims")
 _EXPLICIT = ("vjp", "jvp", "hvp", "fits")
 _DOMAIN = ("signature", "dims", "dtypes", "domains", "joint", "scalable", "beside_large")
 _LAW = ("law", "applies", "needs", "one_in", "scope", "decisive", "families")

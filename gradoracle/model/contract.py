@@ -63,6 +63,7 @@ class Contract:
         truncate: operands are cut, not rounded to nearest: an error in (-2u, 0] with mean -u.
         accumulate_block: products that the hardware adds before it cuts the sum once; 0: sums round to nearest. Tensor
             cores cut, so each of ``terms / accumulate_block`` steps loses u of the partial sum on average.
+        inputs: every input is rounded to this before anything else; "": none is.
         rounds: False only for ``EXACT``, which commits no rounding at all.
     """
 
@@ -82,6 +83,7 @@ class Contract:
     store_all: bool = False
     truncate: bool = False
     accumulate_block: float = 0.0
+    inputs: str = ""
     rounds: bool = True
 
     @property
@@ -149,6 +151,17 @@ def contract(name: str, dtype: str) -> Contract:
     known = f"contract {name!r} is for {PRESETS[name].dtype}" if name in PRESETS else f"no contract is named {name!r}"
     expected = f"for {dtype} choose one of: {', '.join(fitting)}" if fitting else f"no preset fits dtype {dtype!r}"
     raise ValueError(f"{known}; {expected}")
+
+
+def tried_on(dtype: str) -> tuple[Contract, ...]:
+    """The presets that may explain an error of a dtype, the strongest first.
+
+    The last is the coarsest of the next lower dtype, for a kernel that casts its operands to that. Float64 has none:
+    nothing is wider than what a kernel in float64 is compared with.
+    """
+    own = [preset for preset in PRESETS.values() if preset.dtype == dtype]
+    lower = replace(PRESETS["eager-bf16"], dtype=dtype, inputs="bfloat16") if dtype in ("float32", "float16") else None
+    return (*own, lower) if lower is not None else tuple(own)
 
 
 def weakest(presets: Iterable[str]) -> str:

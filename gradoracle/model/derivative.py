@@ -29,6 +29,17 @@ class Derivative(str, Enum):
         return tuple(Derivative).index(self)
 
     @property
+    def named(self) -> str:
+        """As in reports: the forward, or its abbreviation."""
+        return (
+            "the forward"
+            if self is Derivative.FORWARD
+            else f"a {self.name}"
+            if self is not Derivative.HVP
+            else "an HVP"
+        )
+
+    @property
     def takes_tangents(self) -> bool:
         """Whether the program takes one tangent for each float primal."""
         return self in (Derivative.JVP, Derivative.HVP)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradoracle.model.case import Case
 from gradoracle.model.contract import Contract, default_contract
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import Sizes, require_positive
 from gradoracle.model.modules import input_names, of_parameters
 
@@ -53,6 +54,9 @@ class Kernel:
         extras: for properties of its family: further entry points, such as ``stats`` of SDPA, and facts about
             compilations.
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
+        claims: the derivatives that it claims, and no other is judged; None: all of a shipped kernel, of another the
+            forward, the VJP if its outputs ever require grad, the JVP if it has one, and the HVP if it is explicit.
+            Others that it offers are judged too, and an error in them is of severity *robustness*.
         notes: printed once in the report, such as a signature that could not be read.
     """
 
@@ -82,6 +86,22 @@ class Kernel:
     needs_cuda: bool = False
     ieee_dots: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    claims: tuple[Derivative, ...] | None = None
+
+    def is_judged(self, derivative: Derivative) -> bool:
+        """Whether properties of a derivative apply to it."""
+        return self.claims is None or derivative in self.claims
+
+    def is_claimed(self, derivative: Derivative) -> bool:
+        """Whether an error in a derivative that it offers is more than one of robustness."""
+        if self.claims is not None:
+            return derivative in self.claims
+        return not self.outside or derivative is not Derivative.HVP or self.hvp is not None
+
+    @property
+    def must_have_gradients(self) -> bool:
+        """Whether outputs that do not require grad are an error, whatever other cases show."""
+        return not self.outside or (self.claims is not None and Derivative.VJP in self.claims)
 
     def contract(self, dtype: str) -> Contract:
         """The precision contract of cases of this dtype."""
@@ -126,6 +146,7 @@ def kernel(
     vjp: Callable[..., Any] | None = None,
     jvp: Callable[..., Any] | None = None,
     hvp: Callable[..., Any] | None = None,
+    claims: Sequence[str] | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a callable as a kernel of a family: ``@kernel(rmsnorm, dims={"N": multiples(16)})``.
 
@@ -134,8 +155,9 @@ def kernel(
 
     Raises:
         TypeError: the callable cannot take the family's inputs, or these lack a parameter of the module.
-        ValueError: the family has no such dim, or a size is 0.
+        ValueError: the family has no such dim, a size is 0, or a claim is no derivative.
     """
+    claimed = None if claims is None else claims_of(claims)
 
     def build(function: Callable[..., Any]) -> Kernel:
         function = of_parameters(function, family.signature) if input_names(function) else function
@@ -146,10 +168,23 @@ def kernel(
             label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
             algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, tuple(mutates),
             tuple(no_gradient), dict(blocks or {}), tiles=dict(tiles or {}), outside=True, notes=notes,
-            needs_cuda=needs_cuda, ieee_dots=ieee_dots,
+            needs_cuda=needs_cuda, ieee_dots=ieee_dots, claims=claimed,
         )  # fmt: skip
 
     return build
+
+
+def claims_of(names: Iterable[str]) -> tuple[Derivative, ...]:
+    """Claimed derivatives by their names, in order; the forward is always among them.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    given = list(names)
+    known = [each.value for each in Derivative]
+    if unknown := [name for name in given if name not in known]:
+        raise ValueError(f"{', '.join(map(repr, unknown))} cannot be claimed; expected some of {', '.join(known)}")
+    return tuple(each for each in Derivative if each is Derivative.FORWARD or each.value in given)
 
 
 def _require_dims(label: str, family: Any, dims: Mapping[str, Sizes]) -> None:

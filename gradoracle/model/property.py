@@ -27,6 +27,7 @@ from typing import Any
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.severity import Severity
 
 Law = Callable[[Any], Iterable[Finding]]
 
@@ -95,6 +96,8 @@ class Property:
         families: those that have it; not those whose signature rules it out for every case.
         kind: what it compares.
         cause: a name of ``causes.CAUSES`` that it points at where it alone is violated; "" for none.
+        severity: of each violation, whatever it looks like; None: that of the same property on the widened kernel.
+        derivative: the one that it is about, by default the highest of ``needs``; None: it is about none of them.
     """
 
     name: str
@@ -113,6 +116,8 @@ class Property:
     families: Families = EVERY
     kind: PropertyKind = PropertyKind.RELATION
     cause: str = ""
+    severity: Severity | None = None
+    derivative: Derivative | None = None
 
     def lacks(self, kernel: Any) -> str | None:
         """Which of ``extras`` a kernel lacks, as a sentence; None where it has all."""
@@ -141,6 +146,8 @@ def law(
     families: Families = EVERY,
     kind: PropertyKind = PropertyKind.RELATION,
     cause: str = "",
+    severity: Severity | None = None,
+    derivative: Derivative | None = None,
 ) -> Callable[[Law], Property]:
     """Make a Property of a function whose docstring has the four parts; the arguments are fields of ``Property``.
 
@@ -161,12 +168,20 @@ def law(
                 )
             parts[section] = " ".join(found.group(1).split())
 
+        about = derivative or max(needs, key=lambda each: each.order, default=None)
+
         def where(case: Case, kernel: Any) -> str | None:
+            unclaimed = next((each for each in (*needs, *filter(None, [about])) if not kernel.is_judged(each)), None)
+            if unclaimed is not None:
+                return f"the kernel does not claim {unclaimed.named}"
             return lacking(extras, kernel) or (applies(case, kernel) if applies else None)
 
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
         contract = (name, statement, because, catches, cannot_catch)
-        return Property(*contract, function, needs, extras, where, one_in, rank, scope, decisive, families, kind, cause)
+        return Property(
+            *contract, function, needs, extras, where, one_in, rank, scope, decisive, families, kind, cause, severity,
+            about,
+        )  # fmt: skip
 
     return build
 

@@ -10,6 +10,7 @@ class Reason(str, Enum):
 
     REFUSED: the forward raised: the kernel does not support the case.
     NO_DERIVATIVE: the kernel lacks the derivative, which is optional.
+    DETACHED: the outputs do not require grad, which is as it should be where those of no case do.
     RAISED: a derivative that the kernel has raised.
     MEMORY: the machine, the device or the process ran out of memory.
     OUTSIDE: the definition raises on the case, which may lie outside of what it is meant for.
@@ -28,6 +29,7 @@ class Reason(str, Enum):
 
     REFUSED = "refused"
     NO_DERIVATIVE = "no derivative"
+    DETACHED = "detached"
     RAISED = "raised"
     MEMORY = "memory"
     OUTSIDE = "outside"

@@ -12,7 +12,8 @@ class Severity(str, Enum):
     WRONG: a formula, mask or index is wrong: the violation stays with every float in float64, or it is a fact that no
         rounding explains (a missing gradient, NaN where the truth is finite, a race, a crash).
     PRECISION: the violation goes away with every float in float64.
-    ROBUSTNESS: an invalid argument is accepted, or a refusal does not say what is expected.
+    ROBUSTNESS: an invalid argument is accepted, a refusal does not say what is expected, or a derivative that the
+        kernel does not claim is not what it should be, and nothing raises.
     UNDECIDED: wrong or precision, since the kernel could not be judged with every float in float64.
     """
 

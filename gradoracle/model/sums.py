@@ -72,6 +72,7 @@ class Sums:
         undecided: violating cases whose severity is undecided, by reason.
         presets: violating cases that are not wrong, by the preset that explains them; "" if none does.
         off: by tensor, how far its formula is off, where that is less than the dtype shows.
+        detached: the line of the first case whose outputs do not require grad; "" if there is none.
     """
 
     law: str
@@ -95,6 +96,7 @@ class Sums:
     undecided: dict[str, Seen] = field(default_factory=dict)
     presets: dict[str, Seen] = field(default_factory=dict)
     off: dict[str, float] = field(default_factory=dict)
+    detached: str = ""
 
     def count(self, status: str) -> int:
         """The number of cases with a status."""
@@ -128,6 +130,7 @@ class Sums:
             together(self.undecided, other.undecided),
             together(self.presets, other.presets),
             {name: max(each.off.get(name, 0.0) for each in (self, other)) for name in {**self.off, **other.off}},
+            min((each for each in (self, other) if each.detached), key=_first_detached, default=self).detached,
         )
 
 
@@ -138,6 +141,10 @@ def order_of_telling(case: Telling) -> tuple[int, int]:
 
 def _first_held(sums: Sums) -> int:
     return sums.statuses["holds"].first
+
+
+def _first_detached(sums: Sums) -> int:
+    return min(sums.reasons[text].first for text, kind in sums.kinds.items() if kind is Reason.DETACHED)
 
 
 def add(known: dict[str, N], name: str, more: N) -> None:

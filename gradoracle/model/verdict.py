@@ -8,11 +8,13 @@ from enum import Enum
 
 from gradoracle.model import exit_codes
 from gradoracle.model.comparison import Comparison, Weight
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
 from gradoracle.model.location import Location
 from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
@@ -115,18 +117,22 @@ class Verdict:
     keeps: str = ""  # where precision is lost: the strongest preset that explains all violating cases; "" if none
     contract: str = ""  # the preset that it is judged under
     declared: bool = True  # whether the kernel declares it
+    derivative: Derivative | None = None  # that the property is about
+    why: Reason | None = None  # the kind of the first of ``reasons``
 
     def counts(self, fail_on: Severity | None) -> bool:
         """Whether it makes a run exit with 1: what is at least as grave as ``fail_on``.
 
-        None: what is wrong, and every violation by a kernel that declares its contract. What is undecided is wrong or
-        precision, and counts where both do.
+        None: what is wrong, and every violation by a kernel that declares its contract, unless it is in a derivative
+        that the kernel does not claim. What is undecided is wrong or precision, and counts where both do.
         """
         if self.status not in BROKEN:
             return False
         severity = self.severity or Severity.WRONG
         if severity is Severity.UNDECIDED:
             severity = Severity.PRECISION
+        if fail_on is None and severity is Severity.ROBUSTNESS and self.derivative is not None:
+            return False  # it is not claimed
         return self.declared or severity is Severity.WRONG if fail_on is None else severity.rank <= fail_on.rank
 
     @property
@@ -168,6 +174,7 @@ class Report:
     stopped: dict[str, float] = field(default_factory=dict)  # "kernel: call" running when time was up -> seconds
     seconds_compiling: float = 0.0  # summed over processes, where kernels are compiled
     longest_compilation: float = 0.0  # seconds of the longest one
+    claims: dict[str, dict[str, str]] = field(default_factory=dict)  # kernel -> derivative -> as in ``model.claims``
     fail_on: Severity | None = None  # the least severity for which the exit code is 1; None: as ``Verdict.counts``
 
     @property

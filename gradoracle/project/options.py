@@ -154,6 +154,18 @@ OPTIONS: Mapping[str, Option] = {
             field="contracts",
         ),
         Option(
+            "claim",
+            values.claims,
+            "forward,vjp,...",
+            "Derivatives that the kernel claims; others are not judged. Default: as declared, or all that it offers.",
+            example='["forward", "vjp"]',
+            words=lambda value: [",".join(value)],
+            decides=True,
+            joined=True,
+            of_kernel=True,
+            field="claims",
+        ),
+        Option(
             "arg",
             values.arguments,
             "NAME=VALUE",

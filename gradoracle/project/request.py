@@ -24,6 +24,7 @@ class Request:
         device: auto, cpu or cuda.
         dtypes: None: those of the family that the kernel supports.
         contracts: dtype -> preset, in place of the kernel's own.
+        claims: the derivatives that are judged, in place of what the kernel claims.
         arguments: options held fixed, and further keywords that are passed on.
         dims: narrower sizes, by dim.
         inputs: a file of saved tensors, ``torch.save({"q": q, ...}, path)``, that replaces the stream by one case:
@@ -64,6 +65,7 @@ class Request:
     device: str = "auto"
     dtypes: tuple[str, ...] | None = None
     contracts: Mapping[str, str] = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     dims: Mapping[str, Sizes] = field(default_factory=dict)
     inputs: str | None = None

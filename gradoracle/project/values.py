@@ -52,6 +52,12 @@ def contracts(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def claims(text: str) -> tuple[str, ...]:
+    """``forward,vjp`` as names of derivatives, each once."""
+    known = ("forward", "vjp", "jvp", "hvp")
+    return tuple(dict.fromkeys(one_of("--claim", part.strip(), known) for part in text.split(",")))
+
+
 def arguments(texts: Iterable[str]) -> dict[str, Any]:
     """``causal=True`` as {name: value}, the value a Python literal."""
     found: dict[str, Any] = {}

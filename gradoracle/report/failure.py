@@ -233,7 +233,7 @@ def _tell_severity(verdict: Verdict) -> str:
             known = f", and either breaks {verdict.contract}, which the kernel declares"
         return f"undecided, wrong or lost precision{known}{note}"
     if verdict.severity is Severity.WRONG and note:
-        return f"wrong: no preset of {verdict.dtype} explains the error, which was not judged in float64{note}"
+        return f"wrong{note}"
     if verdict.severity is Severity.PRECISION:
         lost = bits_lost([verdict])
         return f"precision: {_tell_left(findings)}{f'; {lost}' if lost else ''}"

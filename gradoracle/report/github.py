@@ -8,7 +8,7 @@ from gradoracle.model.comparison import Kind, Weight
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report
 from gradoracle.report.failure import Failure, as_text, extent, failures, printable, tell_all
-from gradoracle.report.summary import compared, extent_of, outcome, title, weight
+from gradoracle.report.summary import compared, derivatives, extent_of, outcome, title, weight
 
 _LEVELS = {Weight.RED: "error", Weight.OPEN: "error", Weight.NOTE: "notice"}
 
@@ -32,7 +32,7 @@ def _report(report: Report) -> Iterable[str]:
         state = "inconclusive" if report.exit_code == 4 else "incomplete"
         yield _command("error", "\n".join(reasons), title=f"{report.target}: {state}", **_place(report))
     elif report.exit_code == 0:
-        text = extent_of(report) if report.verdicts else outcome(report)
+        text = "\n".join([extent_of(report), *derivatives(report)]) if report.verdicts else outcome(report)
         yield _command("notice", text, title=outcome(report))
 
 

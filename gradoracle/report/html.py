@@ -24,6 +24,7 @@ from gradoracle.report.summary import (
     cell,
     compared,
     contracts,
+    derivatives,
     device,
     extent_of,
     goals,
@@ -114,6 +115,7 @@ class _Page:
         self.facts = {
             "family": report.family,
             "kernels": ", ".join(report.kernels),
+            "derivatives": "; ".join(derivatives(report)),
             "device": device(report),
             "seed": str(report.seed),
             "contracts": contracts(report),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradoracle.model.claims import standings
 from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.shard import EXPECTED
@@ -73,4 +74,7 @@ def _report(report: Report) -> dict[str, Any]:
         "exit_code": report.exit_code,
         "inconclusive": report.inconclusive(),
         "laws_checked": report.laws_checked,
+        "derivatives": {
+            name: {each.value: str(known) for each, known in standings(report, name).items()} for name in report.kernels
+        },
     }

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
+from gradoracle.model.claims import standings
 from gradoracle.model.comparison import Line, Weight
 from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
 from gradoracle.report.failure import as_text, headline, tell
@@ -32,6 +33,8 @@ def _suite(report: Report) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=_clean(f"gradoracle {report.target}"), time=f"{report.seconds:.3f}")
     properties = ElementTree.SubElement(suite, "properties")
     facts = {"device": report.device, "seed": str(report.seed), "cases": f"{report.cases_run}/{report.cases_planned}"}
+    for kernel in report.kernels:
+        facts |= {f"{kernel} {each.value}": str(known) for each, known in standings(report, kernel).items()}
     facts |= {f"contract {dtype}": preset for dtype, preset in report.contracts.items()}
     for name, value in {**facts, **report.environment}.items():
         ElementTree.SubElement(properties, "property", name=_clean(name), value=_clean(value))

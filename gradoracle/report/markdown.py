@@ -15,6 +15,7 @@ from gradoracle.report.summary import (
     cell,
     compared,
     contracts,
+    derivatives,
     device,
     extent_of,
     goals,
@@ -43,6 +44,9 @@ def _report(report: Report) -> Iterable[str]:
         yield f"- {WEIGHTS[line.weight]} {line.kind.value}: {_text(line.text)}"
     if report.comparison is not None and not report.verdicts:
         return
+    yield ""
+    for known in derivatives(report):
+        yield f"- {_text(known)}"
     yield ""
     yield _text(f"{extent_of(report)}. {device(report)}, seed {report.seed}; {contracts(report)}.")
     yield ""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradoracle.model import claims
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
@@ -266,6 +267,12 @@ def device(report: Report) -> str:
     """The device of a run, with the name of its GPU or CPU."""
     name = report.environment.get("gpu") or report.environment.get("cpu", "")
     return f"{report.device} ({name})" if name else report.device
+
+
+def derivatives(report: Report) -> list[str]:
+    """A line for each kernel that says what is known of its derivatives, with its name where there are several."""
+    several = len(report.kernels) > 1
+    return [f"{f'{name}: ' if several else ''}{claims.line(report, name)}" for name in report.kernels]
 
 
 def contracts(report: Report) -> str:

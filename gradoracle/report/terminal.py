@@ -24,6 +24,7 @@ from gradoracle.report.summary import (
     cell,
     compared,
     contracts,
+    derivatives,
     device,
     extent_of,
     goals,
@@ -162,6 +163,8 @@ def _header(console: Console, report: Report) -> None:
     console.print(
         Text.assemble(("gradoracle ", "bold"), (printable(report.target), "bold cyan"), f"  family {report.family}")
     )
+    for line in derivatives(report) if report.verdicts else ():
+        console.print(Text(f"  {printable(line)}", "bold"))
     kernels = "kernel" if len(report.kernels) == 1 else "kernels"
     _line(console, kernels, ", ".join(report.kernels))
     _line(console, "device", f"{device(report)}, seed {report.seed}")

@@ -24,6 +24,7 @@ from gradoracle.properties.universal.batches import (
     tail_and_padding_invariance,
 )
 from gradoracle.properties.universal.derivatives import (
+    autograd_through_an_explicit_vjp_matches_the_oracle,
     finite_where_the_truth_is_finite,
     forward_matches_the_oracle,
     hvp_matches_the_oracle,
@@ -76,6 +77,7 @@ from gradoracle.model.property import Property
 UNIVERSAL: tuple[Property, ...] = (
     forward_matches_the_oracle,
     vjp_matches_the_oracle,
+    autograd_through_an_explicit_vjp_matches_the_oracle,
     jvp_matches_the_oracle,
     hvp_matches_the_oracle,
     formula_is_exact_when_widened,

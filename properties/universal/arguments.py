@@ -18,6 +18,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.severity import Severity
 
 _INTERPRETED = ("InterpreterError", "CannotInterpret")  # what the interpreter makes of any error in a program
 _NAMES_A_WANT = re.compile(r"\b(wants?|expected|expect(s|ed)?|must|requires?|required|should)\b", re.I)
@@ -40,7 +41,7 @@ class BadArgument:
     values: tuple[str, ...]
 
 
-@law(scope="kernel", kind=PropertyKind.ARGUMENTS)
+@law(scope="kernel", kind=PropertyKind.ARGUMENTS, severity=Severity.ROBUSTNESS)
 def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is expected.
 
@@ -81,7 +82,7 @@ def _declares_support(case: Case, kernel: Kernel) -> str | None:
     return "the kernel declares no layouts, and the case has a layout that is not contiguous" if strided else None
 
 
-@law(applies=_declares_support, kind=PropertyKind.SUPPORT)
+@law(applies=_declares_support, kind=PropertyKind.SUPPORT, severity=Severity.WRONG)
 def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
     """Forward and backward accept everything that the kernel declares to support.
 

@@ -19,6 +19,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.severity import Severity
 
 
 def _is_autotuned(case: Case, kernel: Kernel) -> str | None:
@@ -57,6 +58,7 @@ def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iter
     applies=all_of(small_enough, _is_autotuned),
     one_in=2,
     kind=PropertyKind.MEMORY,
+    severity=Severity.WRONG,
 )
 def trials_of_an_autotuner_leave_nothing_behind(evidence: Evidence) -> Iterator[Finding]:
     """Outputs and gradients are correct in the call in which the kernel's autotuners try their configurations.

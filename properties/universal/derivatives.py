@@ -10,7 +10,7 @@ from gradoracle.properties.applicability import OF_SEVERAL_OUTPUTS, all_of, smal
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.call_errors import NoDerivative, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
@@ -45,6 +45,22 @@ def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     permutation properties vary these.
     """
     yield from evidence.compare(Derivative.VJP)
+
+
+def _explicit_vjp(case: Case, kernel: Kernel) -> str | None:
+    return None if kernel.vjp is not None else "the kernel has no explicit VJP"
+
+
+@law(needs=(Derivative.VJP,), applies=_explicit_vjp, one_in=2, kind=PropertyKind.ORACLE)
+def autograd_through_an_explicit_vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """If outputs require grad although the VJP is explicit, the gradients of autograd equal those of the definition.
+
+    Holds because: whoever calls the kernel and then backward gets these gradients, and not those of the explicit VJP.
+    Catches: an autograd backward that is wrong, or passes through a part of the kernel alone, where only the explicit
+    VJP is judged by vjp_matches_the_oracle.
+    Cannot catch: anything in a kernel whose outputs do not require grad; it is not checked there.
+    """
+    yield from evidence.compare(Derivative.VJP, evidence.by_autograd(Derivative.VJP))
 
 
 @law(needs=(Derivative.JVP,), applies=small_enough, one_in=2, decisive=True, kind=PropertyKind.ORACLE)
@@ -142,7 +158,7 @@ def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Find
     yield from agree(alone, partial, gradients, label=f", no cotangent but that of {chosen}")
 
 
-@law(needs=(Derivative.VJP,))
+@law(needs=(Derivative.FORWARD,))
 def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
     """No output or gradient is infinite or NaN where the truth, rounded to the stored dtype, is finite.
 
@@ -153,7 +169,11 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: wrong finite values; those two do.
     """
     for derivative in (Derivative.FORWARD, Derivative.VJP):
-        for name, got in evidence.tensors(derivative).items():
+        try:
+            tensors = evidence.tensors(derivative)
+        except NoDerivative:
+            continue
+        for name, got in tensors.items():
             truth, undecided = evidence.truths(derivative)[name].value, evidence.truths(derivative)[name].undecided
             compared = truth.isfinite() & (truth.abs() <= LARGEST[evidence.dtype(name)])
             compared &= ~undecided if undecided is not None else True

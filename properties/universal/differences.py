@@ -47,7 +47,7 @@ class Difference:
     direction: Mapping[str, Tensor]
 
 
-@law(applies=all_of(small_enough, every_input_has_a_gradient), one_in=5)
+@law(applies=all_of(small_enough, every_input_has_a_gradient), one_in=5, derivative=Derivative.VJP)
 def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence: central differences of the kernel's VJP obey error <= C h^2 + floor(h).
 
@@ -105,7 +105,11 @@ def _of_float32(case: Case, kernel: Kernel) -> str | None:
     return None if case.dtype in ("float32", "float64") else "checked in float64, on the cases of float32"
 
 
-@law(applies=all_of(_of_float32, small_enough, every_input_has_a_gradient, may_take_float64), one_in=4)
+@law(
+    applies=all_of(_of_float32, small_enough, every_input_has_a_gradient, may_take_float64),
+    one_in=4,
+    derivative=Derivative.VJP,
+)
 def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence in float64: where truncation exceeds ten times rounding, its order is 2.
 

@@ -25,6 +25,7 @@ from gradoracle.execution.second_order import (
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.severity import Severity
 
 _SILENT = (
     "the gradients do not require grad although a cotangent does, and nothing raises: second derivatives through the "
@@ -66,6 +67,7 @@ def reverse_over_forward_gives_hvp_and_vjp(evidence: Evidence) -> Iterator[Findi
     a cotangent that is dropped. hvp_matches_the_oracle takes reverse over reverse and sees none of this.
     Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
+    evidence.vjp()
     products, gradients = reverse_over_forward(evidence.subject, evidence.sample, evidence.blocks)
     yield from evidence.compare(Derivative.HVP, products)
     yield from evidence.compare(Derivative.VJP, gradients)
@@ -80,6 +82,7 @@ def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     reverse over reverse and sees none of this.
     Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
+    evidence.vjp()
     yield from evidence.compare(
         Derivative.HVP, forward_over_reverse(evidence.subject, evidence.sample, evidence.blocks)
     )
@@ -94,10 +97,17 @@ def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Itera
     penalty on a layer behind the kernel trains with it. hvp_matches_the_oracle asks for gradients in the inputs alone.
     Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
+    evidence.vjp()
     yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))
 
 
-@law(applies=all_of(small_enough, through_autograd), scope="kernel", kind=PropertyKind.SUPPORT)
+@law(
+    applies=all_of(small_enough, through_autograd),
+    scope="kernel",
+    kind=PropertyKind.SUPPORT,
+    severity=Severity.WRONG,
+    derivative=Derivative.HVP,
+)
 def an_absent_double_backward_raises(evidence: Evidence) -> Iterator[Finding]:
     """A kernel that has no double backward raises when it is differentiated twice.
 

@@ -19,11 +19,13 @@ from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model import layouts
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.severity import Severity
 
 
-@law(applies=small_enough, one_in=4, kind=PropertyKind.REPETITION)
+@law(applies=small_enough, one_in=4, kind=PropertyKind.REPETITION, severity=Severity.WRONG)
 def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     """A second run returns the same bits where determinism is claimed, and the same values within rounding elsewhere.
 
@@ -37,7 +39,7 @@ def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, again.vjp(), evidence.vjp(), exact=evidence.kernel.deterministic)
 
 
-@law(applies=small_enough, one_in=5, kind=PropertyKind.REPETITION)
+@law(applies=small_enough, one_in=5, kind=PropertyKind.REPETITION, severity=Severity.WRONG)
 def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     """The result of a call depends neither on earlier calls nor on whose memory its arguments reuse.
 
@@ -63,7 +65,13 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
 
 
-@law(applies=all_of(small_enough, through_autograd), one_in=5, kind=PropertyKind.REPETITION)
+@law(
+    applies=all_of(small_enough, through_autograd),
+    one_in=5,
+    kind=PropertyKind.REPETITION,
+    severity=Severity.WRONG,
+    derivative=Derivative.VJP,
+)
 def backward_twice_with_retain_graph_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     """Two backward passes over one retained graph give the same gradients.
 
@@ -82,7 +90,7 @@ def backward_twice_with_retain_graph_gives_the_same(evidence: Evidence) -> Itera
     yield from agree(evidence, second, first, exact=evidence.kernel.deterministic)
 
 
-@law(applies=all_of(small_enough, through_autograd), one_in=5, families=OF_SEVERAL_PRIMALS)
+@law(applies=all_of(small_enough, through_autograd), one_in=5, families=OF_SEVERAL_PRIMALS, derivative=Derivative.VJP)
 def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -> Iterator[Finding]:
     """A gradient is the same whichever other inputs require one.
 

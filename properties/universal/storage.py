@@ -19,11 +19,12 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 
 _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
 
-@law(rank=7, kind=PropertyKind.MEMORY)
+@law(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
     """Every element of an output, gradient, tangent or product is written; none keeps what torch.empty allocated.
 
@@ -41,7 +42,7 @@ def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
             yield exactly(name, left.bool().cpu(), said, lost=True, axes=evidence.axes(name))
 
 
-@law(rank=7, kind=PropertyKind.MEMORY)
+@law(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
     """Nothing is written before or behind a tensor that the kernel allocated.
 
@@ -57,7 +58,7 @@ def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
         yield exactly(f"memory of {call}", bool(found), "; ".join(found[:3]))
 
 
-@law(rank=9, kind=PropertyKind.MEMORY)
+@law(rank=9, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     """No call changes a bit of its inputs, cotangents and tangents, or of the storage around them.
 
@@ -84,7 +85,13 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
             yield _unchanged(f"{prefix}{name}", tensor, original[name], sample.changes.get(f"{prefix}{name}"))
 
 
-@law(applies=all_of(small_enough, through_autograd), one_in=5, kind=PropertyKind.MEMORY)
+@law(
+    applies=all_of(small_enough, through_autograd),
+    one_in=5,
+    kind=PropertyKind.MEMORY,
+    severity=Severity.WRONG,
+    derivative=Derivative.VJP,
+)
 def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     """Tensors saved for backward have the same bits when they are packed, when they are unpacked and after backward.
 

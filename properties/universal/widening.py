@@ -12,7 +12,7 @@ from gradoracle.properties.applicability import small_enough
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.severity import NEEDS_INTERPRETER, shrinks_like_rounding
 from gradoracle.check.widened import measured, widened
-from gradoracle.execution.call_errors import Refused, Unavailable
+from gradoracle.execution.call_errors import NoDerivative, Refused, Unavailable
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.execution.widened import CannotWiden
@@ -23,6 +23,7 @@ from gradoracle.model.hashing import integers
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind, law
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 
 ROUNDING = "the error shrinks like rounding when widened, and is more than the definition's budget explains"
 
@@ -31,7 +32,7 @@ def _narrower(case: Case, kernel: Kernel) -> str | None:
     return "float64 cannot be widened" if case.dtype == "float64" else small_enough(case, kernel)
 
 
-@law(needs=(Derivative.VJP,), applies=_narrower, one_in=3, kind=PropertyKind.FORMULA)
+@law(needs=(Derivative.FORWARD,), applies=_narrower, one_in=3, kind=PropertyKind.FORMULA, severity=Severity.WRONG)
 def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     """With every float in float64 the kernel gives the definition's values, within the rounding of float64.
 
@@ -43,11 +44,13 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     """
     if not is_active():
         raise Unavailable(NEEDS_INTERPRETER, Reason.LACKING)
-    evidence.vjp()  # what is refused as written is refused
-    for derivative in (Derivative.FORWARD, Derivative.VJP):
-        yield from _judged(evidence, _compared(derivative, Evidence.tensors))
-    for derivative in (Derivative.JVP, Derivative.HVP)[: 1 + _chosen(evidence, "second order", 2)]:
-        for derived in (Evidence.tensors, Evidence.by_autograd):
+    evidence.forward()  # what is refused as written is refused
+    yield from _judged(evidence, _compared(Derivative.FORWARD, Evidence.tensors))
+    with suppress(NoDerivative):
+        evidence.vjp()
+        yield from _judged(evidence, _compared(Derivative.VJP, Evidence.tensors))
+    for derivative in (Derivative.VJP, Derivative.JVP, Derivative.HVP)[: 2 + _chosen(evidence, "second order", 2)]:
+        for derived in (Evidence.tensors, Evidence.by_autograd)[derivative is Derivative.VJP :]:
             with suppress(Unavailable, Refused):  # a kernel need not have it; the properties that match it say so
                 yield from _judged(evidence, _compared(derivative, derived))
     if own := _of_an_entry_point(evidence):

@@ -55,7 +55,13 @@ def severity(law: Property, found: Evidence) -> LawResult:
 # ---- the kernel's own rounding ----
 
 
-@pytest.mark.parametrize("x", [-20.0, -28.58, -34.0, -40.0, -60.0])
+def test_cancellation_that_float64_resolves_is_wrong_where_nothing_is_left_in_float32() -> None:
+    """It is 0 where the truth is 2e-9: no preset explains that; what is left in float64 the budget there explains."""
+    result = severity(FORWARD, evidence("cancels", x=torch.tensor([[-20.0]])))
+    assert result.severity is Severity.WRONG and result.undecided.startswith("the error is 100 % of the truth")
+
+
+@pytest.mark.parametrize("x", [-28.58, -34.0, -40.0, -60.0])
 def test_cancellation_that_float64_does_not_resolve_either_is_lost_precision(x: float) -> None:
     """1 + exp(x) loses exp(x), all of it in float32, and from -37 on in float64 as well."""
     found = evidence("cancels", x=torch.tensor([[x]]))

@@ -24,6 +24,7 @@ from gradoracle.report.showing import say
     "fail-on",
     device="Device to run the kernel on. Default: the one in the case line.",
     contract="As given to check. Repeatable.",
+    claim="As given to check.",
     arg="As given to check. Repeatable.",
 )
 def replay(

@@ -335,7 +335,9 @@ class Roundoff:
         )
 
     def given(self, q: Quantity, place: int) -> Quantity:
-        """``q`` as an input: exact, but hardware that flushes to zero reads subnormals as 0."""
+        """``q`` as an input: exact if the contract rounds none; hardware that flushes to 0 reads subnormals as 0."""
+        if self.contract.inputs:
+            return self.stored(q, self.contract.inputs, place)
         if not self.contract.flush_to_zero or self.contract.dtype not in FLUSHED:
             return q
         return self.scaled_down(q, place)

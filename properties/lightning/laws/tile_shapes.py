@@ -20,12 +20,18 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.severity import Severity
 
 Lengths = Mapping[tuple[str, int], set[int]]
 """The lengths of a chunk, by name and compute capability of a compilation."""
 
 
-@law(extras=("compilations", "chunk_axes", "feature_axes"), scope="kernel", kind=PropertyKind.COMPILATION)
+@law(
+    extras=("compilations", "chunk_axes", "feature_axes"),
+    scope="kernel",
+    kind=PropertyKind.COMPILATION,
+    severity=Severity.WRONG,
+)
 def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Finding]:
     """No tile in shared memory has two axes of a chunk's length, in any compilation for sm_80, 90, 100 and 120.
 

@@ -13,6 +13,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.severity import Severity
 
 
 def _gradients(evidence: Evidence, which: str, run: str = "") -> dict[str, Tensor]:
@@ -42,7 +43,14 @@ def fused_equals_separate(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, _gradients(evidence, "fused"), _gradients(evidence, "separate"), label=", fused")
 
 
-@law(needs=(Derivative.VJP,), extras=("backward",), applies=small_enough, one_in=4, kind=PropertyKind.REPETITION)
+@law(
+    needs=(Derivative.VJP,),
+    extras=("backward",),
+    applies=small_enough,
+    one_in=4,
+    kind=PropertyKind.REPETITION,
+    severity=Severity.WRONG,
+)
 def fused_gives_the_same_bits_again(evidence: Evidence) -> Iterator[Finding]:
     """The fused backward, run twice, gives the same bits.
 

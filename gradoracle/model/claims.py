@@ -1,0 +1,95 @@
+"""Claims: what a report says of each derivative of a kernel, which its first line shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
+from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
+
+CLAIMED, OFFERED, NOT_CLAIMED = "claimed", "judged if offered", "not claimed"  # of a kernel, before it is judged
+SILENTLY_ZERO = "an_absent_double_backward_raises"  # the property that a kernel violates whose HVP is 0 in silence
+
+
+class Mark(str, Enum):
+    """HOLDS, FAILS: some property of the derivative holds and none is violated; one is violated, and that counts.
+
+    NOTED: one is violated, which does not count. OPEN: nothing decided it. ABSENT: it is not claimed or not offered.
+    """
+
+    HOLDS = "✓"
+    FAILS = "✗"
+    NOTED = "!"
+    OPEN = "?"
+    ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of one derivative of a kernel: a mark, and a word or two where the mark does not say it all."""
+
+    mark: Mark
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.mark.value} {self.words}".rstrip()
+
+
+def claimed(kernel: Kernel) -> dict[str, str]:
+    """By derivative, whether a kernel claims it, or whether it is judged all the same where it is offered."""
+    judged = [each for each in Derivative if kernel.is_judged(each)]
+    known = {each: CLAIMED if kernel.is_claimed(each) else OFFERED for each in judged}
+    return {each.value: known.get(each, NOT_CLAIMED) for each in Derivative}
+
+
+def standings(report: Report, kernel: str) -> dict[Derivative, Standing]:
+    """What a report says of the derivatives of a kernel over all its dtypes."""
+    own = [verdict for verdict in report.verdicts if verdict.kernel == kernel]
+    return {each: _standing(report, each, own, report.claims.get(kernel, {})) for each in Derivative}
+
+
+def line(report: Report, kernel: str) -> str:
+    """The derivatives of a kernel in one line: ``forward ✓  VJP ✗ wrong  JVP - not offered  HVP ! silently zero``."""
+    shown = {each: each.value if each is Derivative.FORWARD else each.name for each in Derivative}
+    return "  ".join(f"{shown[each]} {standing}" for each, standing in standings(report, kernel).items())
+
+
+def _standing(
+    report: Report, derivative: Derivative, verdicts: Sequence[Verdict], claims: Mapping[str, str]
+) -> Standing:
+    broken = [each for each in verdicts if each.status in BROKEN and derivative in _about(each)]
+    counting = [each for each in broken if each.counts(report.fail_on)]
+    if counting:
+        grave = any(each.severity in (None, Severity.WRONG, Severity.UNDECIDED) for each in counting)
+        return Standing(Mark.FAILS, "wrong" if grave else "precision")
+    if broken:
+        if all(each.severity is Severity.PRECISION for each in broken):
+            return Standing(Mark.NOTED, "precision lost")
+        silent = any(each.law == SILENTLY_ZERO for each in broken)
+        return Standing(Mark.NOTED, "silently zero" if silent else "wrong, not claimed")
+    if claims.get(derivative.value) == NOT_CLAIMED:
+        return Standing(Mark.ABSENT, "not claimed")
+    about = [each for each in verdicts if each.derivative is derivative and each.kind is not PropertyKind.SUPPORT]
+    if any(each.is_open for each in about):
+        return Standing(Mark.OPEN, "undecided")
+    if any(each.status is Status.HOLDS for each in about):
+        return Standing(Mark.HOLDS)
+    if any(each.why in (Reason.NO_DERIVATIVE, Reason.DETACHED) for each in about):
+        return Standing(Mark.ABSENT, "not offered")
+    if any(each.status is Status.REFUSED for each in about):
+        return Standing(Mark.ABSENT, "refused")
+    return Standing(Mark.OPEN, "not checked")
+
+
+def _about(verdict: Verdict) -> set[Derivative]:
+    """The derivatives of the tensors that violate a verdict; that of its property where these belong to none."""
+    shown = verdict.counterexample.findings if verdict.counterexample is not None else ()
+    found = {each.derivative for each in shown if each.outcome is Outcome.VIOLATED and each.derivative is not None}
+    return found or ({verdict.derivative} if verdict.derivative is not None else set())

@@ -1,0 +1,193 @@
+"""Claims: what a report says of each derivative, and which errors count."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import gradoracle
+from gradoracle.check.run import check
+from gradoracle.model.claims import line, standings
+from gradoracle.model.errors import UsageError
+from gradoracle.model.kernel import claims_of
+from gradoracle.model.severity import Severity
+from gradoracle.model.verdict import Report, Status
+from gradoracle.project.request import Request
+from gradoracle.report import github, html, json, junit, markdown, terminal
+
+SIZES = {"B": gradoracle.sizes(1, 4), "N": gradoracle.sizes(1, 9)}
+FIRST_ORDER = ("forward", "vjp")
+
+
+@gradoracle.family(dims=SIZES)
+def scaled(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"]:
+    return x * torch.sin(w)
+
+
+class Detached(torch.autograd.Function):
+    """Its gradients are constants to autograd, as those that a Triton program writes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x * torch.sin(w)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        x, w, g = (tensor.detach() for tensor in (*ctx.saved_tensors, *given))
+        return g * torch.sin(w), (g * x * torch.cos(w)).sum(0)
+
+
+class Scaled(Detached):
+    """Its gradient is 1 % off."""
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        dx, dw = Detached.backward(ctx, *given)
+        return dx * 1.01, dw
+
+
+@gradoracle.kernel(scaled)
+def right(x: Tensor, w: Tensor) -> Tensor:
+    return x * torch.sin(w)
+
+
+@gradoracle.kernel(scaled)
+def silent(x: Tensor, w: Tensor) -> Tensor:
+    return Detached.apply(x, w)
+
+
+@gradoracle.kernel(scaled, claims=FIRST_ORDER)
+def first_order(x: Tensor, w: Tensor) -> Tensor:
+    return Detached.apply(x, w)
+
+
+@gradoracle.kernel(scaled, claims=("forward", "vjp", "hvp"))
+def second_order(x: Tensor, w: Tensor) -> Tensor:
+    return Detached.apply(x, w)
+
+
+@gradoracle.kernel(scaled, claims=("forward", "vjp", "jvp"))
+def forward_mode(x: Tensor, w: Tensor) -> Tensor:
+    return Detached.apply(x, w)
+
+
+@gradoracle.kernel(scaled)
+def decode(x: Tensor, w: Tensor) -> Tensor:
+    return (x * torch.sin(w)).detach()
+
+
+@gradoracle.kernel(scaled)
+def sometimes(x: Tensor, w: Tensor) -> Tensor:
+    out = x * torch.sin(w)
+    return out.detach() if x.shape[1] == 5 else out
+
+
+@gradoracle.kernel(scaled)
+def far(x: Tensor, w: Tensor) -> Tensor:
+    off = torch.sin(w.double()) - torch.sin(w)
+    return x * (torch.sin(w) * (1 + 0.1 * off.sign().to(x.dtype)))  # a tenth, which is 0 in float64
+
+
+@gradoracle.kernel(scaled)
+def in_bfloat16(x: Tensor, w: Tensor) -> Tensor:
+    return (x.bfloat16() * torch.sin(w.bfloat16())).to(x.dtype)
+
+
+def vjp(inputs: Any, cotangents: Any, options: Any, blocks: Any) -> Any:
+    (x, w), (g,) = inputs.values(), cotangents.values()
+    return g * torch.sin(w), (g * x * torch.cos(w)).sum(0)
+
+
+@gradoracle.kernel(scaled, vjp=vjp)
+def besides(x: Tensor, w: Tensor) -> Tensor:
+    return Scaled.apply(x, w)
+
+
+@gradoracle.kernel(scaled, vjp=vjp)
+def alone(x: Tensor, w: Tensor) -> Tensor:
+    return (x * torch.sin(w)).detach()
+
+
+@functools.cache
+def report_of(kernel: str, **fields: Any) -> Report:
+    return check(Request(f"{__file__}:{kernel}", device="cpu", dtypes=("float32",), examples=12, workers=0, **fields))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "code", "shown"),
+    [
+        ("right", 0, "forward ✓  VJP ✓  JVP ✓  HVP ✓"),
+        ("silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! silently zero"),
+        ("first_order", 0, "forward ✓  VJP ✓  JVP - not claimed  HVP - not claimed"),
+        ("second_order", 1, "forward ✓  VJP ✓  JVP - not claimed  HVP ✗ wrong"),
+        ("forward_mode", 1, "forward ✓  VJP ✓  JVP ✗ wrong  HVP - not claimed"),
+        ("decode", 0, "forward ✓  VJP - not offered  JVP - not offered  HVP - not offered"),
+        ("besides", 1, "forward ✓  VJP ✗ wrong  JVP - not offered  HVP - not offered"),
+        ("alone", 0, "forward ✓  VJP ✓  JVP - not offered  HVP - not offered"),
+    ],
+)
+def test_the_line_says_what_is_known_of_each_derivative(kernel: str, code: int, shown: str) -> None:
+    report = report_of(kernel)
+    assert line(report, kernel) == shown and report.exit_code == code
+
+
+def test_a_claim_of_the_request_replaces_that_of_the_kernel() -> None:
+    narrow = report_of("silent", claims=FIRST_ORDER)
+    assert line(narrow, "silent").endswith("JVP - not claimed  HVP - not claimed")
+    names = {verdict.law for verdict in narrow.verdicts}
+    higher = ("jvp", "hvp_m", "hvp_is", "forward_over", "reverse_over", "an_absent")
+    assert not any(name.startswith(higher) for name in names)
+    wide = report_of("silent", claims=("forward", "vjp", "hvp"))
+    assert wide.exit_code == 1 and line(wide, "silent").endswith("HVP ✗ wrong")
+
+
+def test_an_error_in_what_is_not_claimed_is_of_robustness_and_says_the_mend() -> None:
+    (verdict,) = [each for each in report_of("silent").verdicts if each.status is Status.VIOLATED]
+    assert verdict.severity is Severity.ROBUSTNESS and not verdict.counts(None) and verdict.counts(Severity.ROBUSTNESS)
+    assert "once_differentiable" in terminal.render([report_of("silent")])
+
+
+def test_outputs_that_require_grad_on_some_cases_alone_are_wrong_on_the_others() -> None:
+    report = report_of("sometimes")
+    (verdict,) = [each for each in report.verdicts if each.law == "vjp_matches_the_oracle"]
+    assert verdict.status is Status.VIOLATED and verdict.severity is Severity.WRONG and report.exit_code == 1
+    assert verdict.counterexample is not None and "N=5" in verdict.counterexample.case
+    assert "it does not require grad, as it does on other cases" in verdict.counterexample.message
+
+
+def test_lost_precision_that_no_preset_explains_is_wrong_with_the_number() -> None:
+    report = report_of("far", property="forward_matches_the_oracle")
+    (verdict,) = report.verdicts
+    assert verdict.severity is Severity.WRONG and report.exit_code == 1
+    assert "% of the truth; no preset of float32 explains it" in verdict.severity_note
+
+
+def test_what_is_computed_in_the_next_lower_dtype_is_lost_precision() -> None:
+    report = report_of("in_bfloat16")
+    assert {standing.words for standing in standings(report, "in_bfloat16").values()} == {"precision lost"}
+    assert report.exit_code == 0 and {each.keeps for each in report.verdicts if each.keeps} == {"eager-bf16"}
+
+
+def test_every_view_has_the_line() -> None:
+    report = report_of("silent")
+    shown = line(report, "silent")
+    assert f"\n  {shown}\n" in terminal.render([report]) and " ".join(shown.split()) in markdown.render([report])
+    assert shown in html.render([report]) and shown in github.render([report]).replace("%0A", "\n")
+    assert '"hvp": "! silently zero"' in json.render([report])
+    assert 'name="silent hvp" value="! silently zero"' in junit.render([report])
+
+
+def test_claims_are_names_of_derivatives() -> None:
+    assert [each.value for each in claims_of(["vjp"])] == ["forward", "vjp"]
+    with pytest.raises(ValueError, match=r"'grad' cannot be claimed; expected some of forward, vjp, jvp, hvp"):
+        gradoracle.kernel(scaled, claims=["grad"])
+    with pytest.raises(UsageError, match="'grad' is unknown"):
+        from gradoracle.project.values import claims
+
+        claims("forward,grad")
