@@ -1,1 +1,1 @@
-"""Families: the rows of ``gradoracle bench FAMILY``, one module each with ``rows(device, seconds)``."""
+"""Families: the works of each shipped family that ``benchmarks/kernels.py`` times, in a module of its name."""

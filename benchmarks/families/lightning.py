@@ -1,4 +1,4 @@
-"""Lightning's rows of ``gradoracle bench lightning``: the kernels against flash-linear-attention, if installed."""
+"""Lightning's rows: the kernels against flash-linear-attention, if installed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import lightning as kernels
-from gradoracle.properties.lightning import FAMILY, KERNELS
+from kernel_speed.stopwatch import Work
 from torch import Tensor
 
-from gradoracle.execution.bench import Row, Work
-
 from . import truth, works
-from .oracle import certified_vjp
-from .record import recorded_vjp
 
 SPLIT = f"gradoracle {works.ON_TENSOR_CORES}"
 OURS, EAGER, COMPILED = "gradoracle", "torch eager, quadratic", "torch.compile, quadratic"
@@ -52,18 +48,13 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat(parts, -2)
 
 
-def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the rows of the kernels; on the CPU those of the oracle and of the record of accesses."""
-    if device != "cuda":
-        yield certified_vjp(FAMILY, {"B": 1, "H": 2, "N": 65, "D": 32, "Dv": 32})
-        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "N": 513, "D": 64, "Dv": 64})
-        return
+def rows() -> Iterator[works.Row]:
     for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float16, 64), (torch.float32, 64)):
         yield from timed(dtype, 4, 16, 8192, width)
     yield from timed(torch.bfloat16, 1, 4, 131_072, 64)
 
 
-def scans() -> Iterator[works.KernelRow]:
+def scans() -> Iterator[works.Row]:
     """Forward and backward over N, B N fixed, 16 heads; the quadratic peers compiled at some N only."""
     for N in works.SCANNED:
         without = () if N in works.COMPILED_AT else (COMPILED,)
@@ -73,7 +64,7 @@ def scans() -> Iterator[works.KernelRow]:
 
 def timed(
     dtype: torch.dtype, B: int, H: int, N: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
-) -> Iterator[works.KernelRow]:
+) -> Iterator[works.Row]:
     """Every derivative of q, k, v [B H N D].
 
     Operations are those of the recursion, position by position, each of 2 D Dv: in forward an update of the state and a

@@ -1,4 +1,4 @@
-"""LSE's rows of ``gradoracle bench lse``: the kernels compared with PyTorch's own operators, eager and compiled."""
+"""LSE's rows: the kernels compared with PyTorch's own operators, eager and compiled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import lse as kernels
-from gradoracle.properties.lse import FAMILY, KERNELS
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from gradoracle.execution.bench import Row
-
 from . import truth, works
-from .oracle import certified_vjp
-from .record import recorded_vjp
 
 OURS, EAGER, COMPILED, FLEX = "gradoracle", "torch eager", "torch.compile", "flex_attention, values of width 16"
 SPLIT = f"{OURS} {works.ON_TENSOR_CORES}"
@@ -34,12 +29,7 @@ def _flex(q: Tensor, k: Tensor) -> Tensor:
     return flex_attention(q, k, k[..., :16].detach(), return_lse=True)[1]  # type: ignore[no-any-return]
 
 
-def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the rows of the kernels; on the CPU those of the oracle and of the record of accesses."""
-    if device != "cuda":
-        yield certified_vjp(FAMILY, {"B": 1, "H": 2, "G": 2, "T": 33, "M": 65, "D": 32})
-        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "G": 2, "T": 257, "M": 257, "D": 64})
-        return
+def rows() -> Iterator[works.Row]:
     for dtype, queries in (
         (torch.bfloat16, 2048),
         (torch.float16, 2048),
@@ -49,7 +39,7 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
         yield from timed(dtype, 4, 16, queries, 64)
 
 
-def scans() -> Iterator[works.KernelRow]:
+def scans() -> Iterator[works.Row]:
     """Forward and backward over T, B H T fixed: 16 heads, fewer where one batch member has more tokens than that."""
     for T in works.SCANNED:
         heads = min(16, TOKENS // T)
@@ -67,7 +57,7 @@ def precise() -> dict[str, dict[str, str]]:
 
 def timed(
     dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
-) -> Iterator[works.KernelRow]:
+) -> Iterator[works.Row]:
     """Every derivative of q, k [B H T D]; dots: S of forward, S, dQ and dK of backward, the two of S' in the others."""
     inputs = works.Normal([(B, H, T, D)] * 2, dtype, device)
     tangents = works.Normal([(B, H, T, D)] * 2, dtype, device, seed=2)

@@ -1,4 +1,4 @@
-"""SDPA's rows of ``gradoracle bench sdpa``: the kernels against PyTorch's backends, a verdict against gradcheck."""
+"""SDPA's rows: the kernels against PyTorch's backends, compiled operators and jvp_flash_attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import sdpa as kernels
-from gradoracle.properties.sdpa import FAMILY, KERNELS
+from kernel_speed.stopwatch import Work
 from torch import Tensor
 from torch.backends.cuda import allow_fp16_bf16_reduction_math_sdp as allow_reduction
 from torch.backends.cuda import fp16_bf16_reduction_math_sdp_allowed as reduction_allowed
@@ -15,19 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
-from gradoracle.execution.bench import Row, Watch, Work
-from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.model.case import Case
-from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding
-from gradoracle.model.kernel import Kernel
-from gradoracle.oracle.truth import Oracle
-
 from . import truth, works
-from .oracle import certified_vjp
-from .record import recorded_vjp
 
 
 def _by(backend: SDPBackend) -> works.Function:
@@ -55,7 +43,6 @@ def _jvp_flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return JVPAttn.fwd_dual(q, k, v)  # type: ignore[no-any-return]
 
 
-TORCH = Kernel("PyTorch math", "sdpa", _by(SDPBackend.MATH), options={"scale": (), "causal": ()})
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -68,28 +55,17 @@ COMPILED, FLEX, JVP_FLASH = "torch.compile", "flex_attention", "jvp_flash_attent
 READY = (*BACKENDS, REDUCED, TF32)
 IN_FLOAT32 = {SPLIT: "bf16x6", "mem-efficient": "tf32x3", TF32: "tf32", JVP_FLASH: "tf32"}
 TOKENS = 262_144  # B H T of a scan
-SMALL = {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 32}
 
 
-def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the rows of the kernels; on the CPU those of the oracle, the record of accesses and gradcheck.
-
-    ``seconds`` limits each gradcheck.
-    """
-    if device == "cuda":
-        half = (torch.bfloat16, torch.float16)
-        for dtype, width in [*((dtype, width) for width in (64, 128) for dtype in half), (torch.float32, 64)]:
-            yield from first_order(dtype, 4, 16, 4096, width)
-        for dtype in (torch.bfloat16, torch.float32):
-            yield from second_order(dtype, 4, 16, 2048, 64)
-    else:
-        yield certified_vjp(FAMILY, SMALL)
-        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "T": 257, "M": 257, "D": 64, "Dv": 64})
-        yield _verdict_against_gradcheck("PyTorch's math kernel", TORCH, seconds)
-        yield _verdict_against_gradcheck("the shipped kernel", KERNELS[0], seconds)
+def rows() -> Iterator[works.Row]:
+    half = (torch.bfloat16, torch.float16)
+    for dtype, width in [*((dtype, width) for width in (64, 128) for dtype in half), (torch.float32, 64)]:
+        yield from first_order(dtype, 4, 16, 4096, width)
+    for dtype in (torch.bfloat16, torch.float32):
+        yield from second_order(dtype, 4, 16, 2048, 64)
 
 
-def scans() -> Iterator[works.KernelRow]:
+def scans() -> Iterator[works.Row]:
     """Forward and backward over T, B H T fixed: 16 heads, fewer where one batch member has more tokens than that."""
     for T in works.SCANNED:
         heads = min(16, TOKENS // T)
@@ -116,7 +92,7 @@ def _peers(dtype: torch.dtype, how: Callable[[works.Function], Work], scores: fl
 
 def first_order(
     dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
-) -> Iterator[works.KernelRow]:
+) -> Iterator[works.Row]:
     """Forward and backward of q, k, v [B H T D]."""
     inputs = works.Normal([(B, H, T, D)] * 3, dtype, device)
     g = works.Normal([(B, H, T, D)], dtype, device, seed=1)
@@ -145,7 +121,7 @@ def first_order(
         yield _row(derivative, dtype, (B, H, T, D), entries, dots * dot, tensors * tensor, exact, without)
 
 
-def second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda") -> Iterator[works.KernelRow]:
+def second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda") -> Iterator[works.Row]:
     """JVP and exact HVP of q, k, v [B H T D]."""
     inputs = works.Normal([(B, H, T, D)] * 3, dtype, device)
     g = works.Normal([(B, H, T, D)], dtype, device, seed=1)
@@ -186,7 +162,7 @@ def _row(
     moved: float,
     exact: truth.Truth,
     without: tuple[str, ...] = (),
-) -> works.KernelRow:
+) -> works.Row:
     """A row; its dots are those that no implementation does without, each counted once.
 
     Forward: S, PV. Backward: S, dP, dV, dQ, dK. JVP: S, the two of S', PV, P'V, Pv'. HVP: S, the two of S', dP, dP',
@@ -206,63 +182,3 @@ def _row(
         ours=tuple(_ours(dtype)),
         truth=exact,
     )
-
-
-def _small(dtype: str) -> Case:
-    return Case("sdpa", SMALL, dtype)
-
-
-def _verdict_against_gradcheck(whose: str, kernel: Kernel, seconds: float | None) -> Row:
-    """Forward and all VJPs of a kernel, judged in float32 and float64, against gradcheck, which needs float64.
-
-    Each verdict has its own oracle, so that nothing is traced before. gradcheck calls the kernel twice for each element
-    of the inputs, and its backward twice for each element of the output.
-    """
-
-    def verdict(dtype: str) -> list[Finding]:
-        sample = build(_small(dtype), FAMILY.signature)
-        evidence = Evidence(_small(dtype), sample, KernelRunner(FAMILY, kernel), Oracle(FAMILY))
-        return [*evidence.compare(Derivative.FORWARD), *evidence.compare(Derivative.VJP)]
-
-    def gradcheck(who: str, fast: bool) -> Work:
-        sample = build(_small("float64"), FAMILY.signature)
-        leaves = [t.detach().requires_grad_() for t in sample.inputs.values()]
-        elements = sum(t.numel() for t in (*sample.inputs.values(), *sample.cotangents.values()))
-
-        def work() -> bool:
-            watch = Watch(who, 0 if fast else 2 * elements, seconds)
-
-            def backward(_: Tensor) -> None:
-                watch.count()
-
-            def watched(*inputs: Tensor) -> Tensor:
-                watch.count()
-                o: Tensor = kernel.call(*inputs)
-                if o.requires_grad:
-                    o.register_hook(backward)
-                return o
-
-            return torch.autograd.gradcheck(watched, leaves, fast_mode=fast)
-
-        return work
-
-    def passes(result: bool) -> str:
-        return "passes" if result else "fails"
-
-    fast, slow = "gradcheck, fast mode", "gradcheck, defaults"
-    ours = {f"{OURS} ({dtype})": dtype for dtype in ("float32", "float64")}
-    return Row(
-        f"a verdict on {whose}, B1 H2 T33 M65 D32: forward and all VJPs, tracing included",
-        {
-            **{who: partial(partial, verdict, dtype) for who, dtype in ours.items()},
-            fast: partial(gradcheck, fast, True),
-            slow: partial(gradcheck, slow, False),
-        },
-        describe={**dict.fromkeys(ours, _said), fast: passes, slow: passes},
-        ours=tuple(ours),
-    )
-
-
-def _said(findings: list[Finding]) -> str:
-    """``o holds, dq holds ...``."""
-    return " ".join(f"{finding.tensor} {finding.outcome.value}" for finding in findings)

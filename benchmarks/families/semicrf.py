@@ -1,4 +1,4 @@
-"""The semi-CRF's rows of ``gradoracle bench semicrf``: its kernels on a GPU; without one, its oracles at length."""
+"""The semi-CRF's rows: the kernels against torch-semimarkov's recursion and one by PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ from functools import cache, partial
 
 import torch
 from gradoracle.kernels import semicrf as kernels
-from gradoracle.properties.semicrf import FAMILY, KERNELS
-from gradoracle.properties.semicrf.readings import balls as balls
 from gradoracle.properties.semicrf.readings import recursion as recursion
+from kernel_speed.stopwatch import Work
 from torch import Tensor
 
-from gradoracle.execution.bench import Row, Work
-
 from . import truth, works
-from .record import recorded_vjp
 
 OURS, LOOP = "gradoracle", "torch eager, position by position"
 RECURSION, PACKAGE = "torch-semimarkov's recursion", "flash-semicrf"
 LENGTHS = (1024, 4096, 16_384, 65_536, 262_144, 1_048_576)  # T of a scan
 LONGEST_LOOP = 1000  # T
 LONGEST_STEPS = 820_000  # positions times durations that a peer takes one after the other
-READ, CERTIFIED = (1, 131_072, 8, 4), (1, 100_000, 3, 2)
-"""B, T, K and C of the problems for the float64 recursion and for balls."""
-RECORDED = {"B": 2, "T": 513, "K": 8, "C": 4}
 NAMES = ("cum_scores", "transition", "duration_bias", "lengths")
 Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -65,24 +58,19 @@ def _recursion(cum: Tensor, transition: Tensor, bias: Tensor, lengths: Tensor) -
     return semimarkov.log_z(cum, transition, bias)
 
 
-def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the rows of the kernels; on the CPU those of the oracles and of the record of accesses."""
-    if device != "cuda":
-        yield from _oracles()
-        yield recorded_vjp(FAMILY, KERNELS[0], RECORDED, ["transition"])
-        return
+def rows() -> Iterator[works.Row]:
     for B, T, K, C in ((1, 100_000, 8, 4), (4, 10_000, 32, 24), (4, 1_000, 32, 24), (1, 1_048_576, 3, 2)):
         yield from timed(B, T, K, C)
 
 
-def scans() -> Iterator[works.KernelRow]:
+def scans() -> Iterator[works.Row]:
     """Forward and backward of one sequence over T, on both paths of the kernels."""
     for K, C, longest in ((8, 4, 1_048_576), (32, 24, 262_144)):
         for T in (each for each in LENGTHS if each <= longest):
             yield from (row for row in timed(1, T, K, C) if row.derivative == "forward and backward")
 
 
-def timed(B: int, T: int, K: int, C: int, device: str = "cuda") -> Iterator[works.KernelRow]:
+def timed(B: int, T: int, K: int, C: int, device: str = "cuda") -> Iterator[works.Row]:
     """Every derivative of log Z of full lengths.
 
     Operations are those of the recursion: at each position the sum over the labels before, C C, and over the durations,
@@ -157,25 +145,3 @@ def _unless_long(factory: works.Factory, T: int, K: int) -> works.Factory:
         return factory()
 
     return made
-
-
-def _oracles() -> Iterator[Row]:
-    """log Z and all gradients of one sequence, by the float64 recursion and in balls."""
-
-    def float64() -> Work:
-        named = dict(zip(NAMES, _inputs(*READ, "cpu"), strict=True))
-        return lambda: recursion.gradients(named, torch.ones(1))
-
-    def in_balls() -> Work:
-        named = dict(zip(NAMES, _inputs(*CERTIFIED, "cpu"), strict=True))
-        return lambda: balls.certify(named, torch.ones(1))
-
-    def radius(found: balls.Certified) -> str:
-        widest = max(float(ball.radius.max()) for ball in (found.log_z, *found.gradients.values()))
-        return f"proven radius at most {widest:.0e}"
-
-    for what, (B, T, K, C), how, said in (
-        ("float64 reading", READ, float64, {}),
-        ("certified reading", CERTIFIED, in_balls, {OURS: radius}),
-    ):
-        yield Row(f"{what} of log Z and all gradients, semicrf B{B} T{T} K{K} C{C}", {OURS: how}, describe=said)

@@ -1,4 +1,4 @@
-"""Works of ``gradoracle bench``: calls that a row times, of a function of float tensors and of its derivatives.
+"""Works: rows to time, and the calls that they time, of a function of float tensors and of its derivatives.
 
 ``function`` comes first, so that rows share the rest by ``functools.partial``. What is set up here is not timed.
 Tensors are asked for in calls (``Given``), so that rows can be listed where there is no GPU.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
+from kernel_speed.stopwatch import Factory, Work
 from torch import Tensor
-
-from gradoracle.execution.bench import Row, Work
 
 from .truth import Truth
 
@@ -27,7 +26,6 @@ ON_TENSOR_CORES = "bf16x6"  # the precision of float32 dots by products of bfloa
 Function = Callable[..., Tensor]
 Tensors = Sequence[Tensor]
 Given = Callable[[], Tensors]
-Factory = Callable[[], Work]
 
 
 class TooLarge(Exception):
@@ -35,30 +33,39 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True)
-class KernelRow(Row):
-    """A row of kernels on a device, with what a floor of its time is made of.
+class Row:
+    """One piece of work on a device, the implementations to compare, and what a floor of its time is made of.
 
     Attributes:
+        work: such as "sdpa forward bfloat16 B4 H16 T4096 M4096 D64".
+        entries: name -> factory; ours first, then peers. A factory returns the call that is timed, so that set-up
+            (a forward before a backward) is not.
+        ours: the entries that are ours; peers are compared with each.
         family: its name.
         derivative: "forward", "backward", "forward and backward", "JVP" or ``HVP``.
         dtype: of the inputs, as "bfloat16".
         dims: as they stand in ``work``.
+        operations: of floating point, in the work.
         moved: bytes that any implementation moves: each input read once, each output written once.
         arithmetic: name -> what an entry multiplies in, if not in the dtype: "tf32", "tf32x3", "bf16x6", "float64".
         ready: the entries that compile nothing when they are first called.
-        scan: "both" where the work is a point of a plot too, "only" where it is that alone.
         truth: what results are compared with; None: nothing.
+        scan: "both" where the work is a point of a plot too, "only" where it is that alone.
     """
 
-    family: str = ""
-    derivative: str = ""
-    dtype: str = ""
-    dims: Mapping[str, int] = field(default_factory=dict)
-    moved: float = 0.0
-    arithmetic: Mapping[str, str] = field(default_factory=dict)
-    ready: frozenset[str] = frozenset()
+    work: str
+    entries: Mapping[str, Factory]
+    ours: tuple[str, ...]
+    family: str
+    derivative: str
+    dtype: str
+    dims: Mapping[str, int]
+    operations: float
+    moved: float
+    arithmetic: Mapping[str, str]
+    ready: frozenset[str]
+    truth: Truth | None
     scan: str = ""
-    truth: Truth | None = None
 
 
 def row(
@@ -74,19 +81,19 @@ def row(
     ready: Iterable[str] = (),
     ours: tuple[str, ...] = (),
     truth: Truth | None = None,
-) -> KernelRow:
-    """A row whose ``work`` is "FAMILY DERIVATIVE DTYPE B4 H16 ..."; ``operations``: floating-point, of the work."""
+) -> Row:
+    """A row whose ``work`` is "FAMILY DERIVATIVE DTYPE B4 H16 ..."; ``ours``: the first entry, where none is named."""
     kind = str(dtype).removeprefix("torch.")
     sizes = " ".join(f"{dim}{size}" for dim, size in dims.items())
-    return KernelRow(
+    return Row(
         f"{family} {derivative} {kind} {sizes}",
-        dict(entries),
-        operations,
-        ours=ours,
+        entries,
+        ours=ours or (next(iter(entries)),),
         family=family,
         derivative=derivative,
         dtype=kind,
         dims=dims,
+        operations=operations,
         moved=moved,
         arithmetic=arithmetic or {},
         ready=frozenset(ready),

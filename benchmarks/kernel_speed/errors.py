@@ -70,7 +70,7 @@ def errors(row: Any, who: str, inputs: str, truths: Truths, watch: Stopwatch) ->
     """Of one call of an entry.
 
     Args:
-        row: a ``KernelRow`` with a truth.
+        row: a ``works.Row`` with a truth.
         who: the entry.
         inputs: TIMED or STRESS.
         truths: what was made for other entries of the row, to which its truth is added.

@@ -6,6 +6,7 @@ The process is replaced when an entry kills it, hangs or leaves the device unusa
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import sys
@@ -17,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradoracle.execution import bench
 from gradoracle.execution import device as devices
 from gradoracle.model.errors import named
 from gradoracle.project.shipped_names import family_names
+from gradoracle.project.values import one_of
 
 from . import errors
 from .chips import chip_of, floor
@@ -75,14 +76,23 @@ class Asked:
         return float("inf") if self.seconds is None else self.begun + self.seconds - time.time()
 
 
+def module_of(family: str) -> Any:
+    """The module in ``benchmarks/families`` that has a shipped family's rows.
+
+    Raises:
+        UsageError: no shipped family has this name.
+    """
+    return importlib.import_module(f"families.{one_of('FAMILY', family, family_names())}")
+
+
 def rows_of(asked: Asked) -> Iterator[Any]:
     """The rows of the families, those of scans behind those of all tables, each work once; tensors are made later."""
-    modules = [bench.module_of(family) for family in asked.families or family_names()]
+    modules = [module_of(family) for family in asked.families or family_names()]
     scanned = {row.work for module in modules for row in module.scans()}
     found: set[str] = set()
     for make in ("rows", "scans") if asked.scans else ("rows",):
         for module in modules:
-            for row in module.rows("cuda") if make == "rows" else module.scans():
+            for row in getattr(module, make)():
                 if asked.only in row.work and row.work not in found:
                     found.add(row.work)
                     both = "both" if row.work in scanned else ""
@@ -256,7 +266,7 @@ def timed(row: Any, who: str, watch: Stopwatch, facts: Mapping[str, Any]) -> Lin
 def described(row: Any, who: str, facts: Mapping[str, Any]) -> Line:
     """A row of the CSV without its times."""
     arithmetic = row.arithmetic.get(who, row.dtype)
-    least = floor(chip_of(facts.get("card", "")), arithmetic, row.floating_point_operations, row.moved)
+    least = floor(chip_of(facts.get("card", "")), arithmetic, row.operations, row.moved)
     return Line(
         family=row.family,
         work=row.work,
@@ -266,7 +276,7 @@ def described(row: Any, who: str, facts: Mapping[str, Any]) -> Line:
         entry=who,
         ours="yes" if who in row.ours else "",
         scan=row.scan,
-        operations=row.floating_point_operations,
+        operations=row.operations,
         moved=row.moved,
         arithmetic=arithmetic,
         floor_milliseconds=least.milliseconds if least else None,

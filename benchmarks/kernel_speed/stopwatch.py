@@ -9,13 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gradoracle.execution.bench import TIMED, Work, device_times, wall_milliseconds
 from gradoracle.model.errors import named
 
 LEAST, MOST = 50, 200  # timed calls
 LONG = 0.1  # seconds; of a longer call fewer are timed
 LONG_TIMED = 3.0  # seconds in all, then, and three calls at least
 SHORT = 0.5  # milliseconds; a shorter call is timed as a CUDA graph too
+TIMED = 0.3  # seconds in all of the calls that are timed, between LEAST and MOST
+CACHE = 256 << 20  # bytes written before a call is timed on a device: more than any cache holds
+CYCLES = 2e9  # largest clock rate of a device, in cycles per second
+Work = Callable[[], object]
 Factory = Callable[[], Work]
 
 
@@ -101,10 +104,31 @@ def measured(factory: Factory, watch: Stopwatch) -> Measured:
 
 
 class Cuda:
-    """The current CUDA device: events around each call, its cache cleared before."""
+    """The current CUDA device: events around each call, its cache cleared before.
+
+    Before each call the device waits for as long as the host takes to launch it, so that it never idles within one.
+    """
 
     def times(self, call: Work) -> list[float]:
-        return device_times(call, count)
+        """Of a call that was made before, so that all is compiled; three more are not timed, or one long one."""
+        import torch
+
+        times: list[float] = []
+        host, once = _seconds(call)
+        if once < TIMED:
+            call()
+            host, once = _seconds(call)
+        cleared = torch.empty(CACHE // 4, dtype=torch.int32, device="cuda")
+        for _ in range(count(max(once, 1e-6))):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            cleared.zero_()
+            torch.cuda._sleep(int(CYCLES * (2 * min(host, TIMED) + 1e-4)))
+            begin.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(begin.elapsed_time(end))
+        return times
 
     def peak(self, factory: Factory) -> int:
         import torch
@@ -148,13 +172,24 @@ class Cuda:
         torch.cuda.empty_cache()
 
 
+def _seconds(call: Work) -> tuple[float, float]:
+    """Seconds until the host has launched a call, and until the device has ended it."""
+    import torch
+
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    call()
+    host = time.perf_counter() - started
+    torch.cuda.synchronize()
+    return host, time.perf_counter() - started
+
+
 class Cpu:
     """Wall times of calls; neither graphs nor memory."""
 
     def times(self, call: Work) -> list[float]:
-        started = time.perf_counter()
-        call()
-        return [wall_milliseconds(call)[0] for _ in range(count(max(time.perf_counter() - started, 1e-6)))]
+        once = _wall_milliseconds(call)
+        return [_wall_milliseconds(call) for _ in range(count(max(once / 1e3, 1e-6)))]
 
     def peak(self, factory: Factory) -> None:
         return None
@@ -164,3 +199,9 @@ class Cpu:
 
     def release(self) -> None:
         gc.collect()
+
+
+def _wall_milliseconds(call: Work) -> float:
+    started = time.perf_counter()
+    call()
+    return (time.perf_counter() - started) * 1e3

@@ -71,7 +71,7 @@ class Subjects:
 
     def dtypes(self, kernel: str) -> tuple[str, ...]:
         """The dtypes in which a kernel is checked."""
-        return dtypes_of(self.request, self.family, self.kernels[kernel])
+        return _dtypes_of(self.request, self.family, self.kernels[kernel])
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def dtypes_of(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:
+def _dtypes_of(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:
     """The dtypes in which a kernel is checked.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from gradoracle.cli.arguments import Typed
-from gradoracle.cli.commands import baseline, bench, check, doctor, explain, gate, merge, mutate, new, replay
+from gradoracle.cli.commands import baseline, check, doctor, explain, gate, merge, mutate, new, replay
 from gradoracle.cli.commands.list import list_
 from gradoracle.model import exit_codes
 from gradoracle.model.errors import UsageError
@@ -93,7 +93,6 @@ app.command()(gate.gate)
 app.add_typer(baseline.baseline, name="baseline")
 app.command()(mutate.mutate)
 app.command()(new.new)
-app.command()(bench.bench)
 
 
 def _fault(error: Exception) -> int:

@@ -48,7 +48,6 @@ class Asked:
         every: whether unchanged kernels are checked too.
         today: decides which known failures have expired.
         baseline: a file to compare with instead of a ref.
-        speed: whether both sides are timed too.
         fail_fast: whether to stop at the first regression.
         keeps: whether snapshots of earlier gates are used, and new ones kept.
     """
@@ -60,7 +59,6 @@ class Asked:
     every: bool = False
     today: datetime.date = field(default_factory=datetime.date.today)
     baseline: Path | None = None
-    speed: bool = False
     fail_fast: bool = False
     keeps: bool = True
 
@@ -275,8 +273,7 @@ class _Gate:
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
         found = compare(base, head, known, self.asked.today, is_same)
-        times = self.sides.timed(subject) if self.asked.speed and base is not None else []
-        lines = [*subject.lines, *found, *times]
+        lines = [*subject.lines, *found]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
 
     def _unchanged(self, subject: GateTarget) -> Report:

@@ -76,7 +76,7 @@ class Order:
     checks: bool = True
 
 
-def read_order(file: Path) -> Order:
+def _read_order(file: Path) -> Order:
     """The order in a file. Ends the process where it is of another protocol."""
     document = json.loads(file.read_text(encoding="utf-8"))
     if document.get("protocol") != PROTOCOL:
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     threading.Thread(target=_listen, daemon=True).start()
     given, answer, early = map(Path, arguments)
-    order = read_order(given)
+    order = _read_order(given)
     _write(answer, {name: _snapshot(order, name, early) for name in order.tasks})
 
 
@@ -136,11 +136,11 @@ def _fingerprinted(task: Task) -> Snapshot:
     request = Request(task.target, **settings.fields(task.settings))
     device.prepare(device.choose(request.device))
     found = resolve(task.target, request.family)
-    require_apart(task)
+    _require_apart(task)
     return Snapshot(task.target, task.settings, pieces=pieces(found, os.getcwd()))
 
 
-def require_apart(task: Task) -> None:
+def _require_apart(task: Task) -> None:
     """Raise Apart if something was imported from the other tree, as an import hook may do."""
     if task.barred and (found := modules_of(task.barred)):
         raise Apart(f"it imports {found[0][1]}, which is not the base's (is the project installed in editable mode?)")
@@ -177,7 +177,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
         lambda job: _key(job.kernel, job.case) in first,
     )
     with running(request, progress()) as run:
-        require_apart(task)
+        _require_apart(task)
         found.measured = [law.name for law in run.subjects.laws.values() if law.kind is PropertyKind.ORACLE]
         is_quick = run.subjects.device == "cpu" and request.examples is None and request.seconds is None
         pace = _Pace(found.measured, is_quick)

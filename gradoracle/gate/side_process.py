@@ -23,12 +23,12 @@ from gradoracle.model.location import is_source
 from gradoracle.project.base_overlay import import_folders
 
 _PAUSE = 0.05  # seconds
-_PROGRAM = """
+_PROGRAM = f"""
 import sys
 try:
-    from {module} import main
+    from {side.__name__} import main
 except ModuleNotFoundError as error:
-    sys.exit(f"its gradoracle has no {what}: {{error}}")
+    sys.exit(f"its gradoracle has no gate: {{error}}")
 main(sys.argv[1:])
 """
 
@@ -55,12 +55,12 @@ class SideProcess:
         shows: bool = True,
     ):
         self._tasks = tasks
-        order, self._errors = write_order(stage, Order(PROTOCOL, dict(tasks), checks))
+        order, self._errors = _write_order(stage, Order(PROTOCOL, dict(tasks), checks))
         self._answer, self._early = order.with_name("answer.json"), order.with_name("early.json")
         self._seen = (0, 0)
         with self._errors.open("wb") as errors:
             self._process = fork_server.run(
-                program(side.__name__),
+                _PROGRAM,
                 [str(order), str(self._answer), str(self._early)],
                 has_engine=fork_server.is_of(path),
                 path=path,
@@ -105,7 +105,7 @@ class SideProcess:
             if code < 0:
                 is_lost = code in (-signal.SIGKILL, -signal.SIGTERM)
                 return self._failed(f"its process was killed by signal {-code} ({signal.Signals(-code).name})", is_lost)
-            return self._failed(last_line(self._errors) or f"its process ended with exit code {code}")
+            return self._failed(_last_line(self._errors) or f"its process ended with exit code {code}")
         finally:
             self.close()
 
@@ -132,22 +132,17 @@ class SideProcess:
         return {name: Snapshot(task.target, error=error, is_lost=is_lost) for name, task in self._tasks.items()}
 
 
-def write_order(stage: Path, order: Order) -> tuple[Path, Path]:
+def _write_order(stage: Path, order: Order) -> tuple[Path, Path]:
     """Write an order into a folder of its own: its file, and another for the standard error of the process."""
     file = Path(tempfile.mkdtemp(dir=stage)) / "order.json"
     file.write_text(json.dumps(serialize.to_plain(order)), encoding="utf-8")
     return file, file.with_name("stderr.txt")
 
 
-def last_line(file: Path) -> str:
+def _last_line(file: Path) -> str:
     """The last line of a text that is not blank; "" where there is none."""
     lines = [line.strip() for line in file.read_text("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1] if lines else ""
-
-
-def program(module: str, what: str = "gate") -> str:
-    """A program that runs ``main`` of a module of gradoracle on its arguments; ``what`` names its purpose."""
-    return _PROGRAM.format(module=module, what=what)
 
 
 def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:

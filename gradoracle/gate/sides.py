@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradoracle.execution import device
-from gradoracle.gate import speed
 from gradoracle.gate.affected import affected
 from gradoracle.gate.baseline import Baseline
 from gradoracle.gate.compare import asked_of_base
@@ -18,8 +16,6 @@ from gradoracle.gate.side_process import SideProcess, search_path
 from gradoracle.gate.snapshot import Snapshot
 from gradoracle.gate.snapshot_cache import SnapshotCache, may_use_gpu, own_files
 from gradoracle.gate.tree import Tree
-from gradoracle.model.comparison import Kind, Line, Weight
-from gradoracle.project import settings
 from gradoracle.project.base_overlay import Places
 from gradoracle.project.config import Entry
 
@@ -244,25 +240,6 @@ class Sides:
 
         return Base(begin, known)
 
-    def timed(self, subject: GateTarget) -> list[Line]:
-        """Times of a target compared with those of its base, and what could not be timed, as notes."""
-        assert isinstance(self.base, Tree) and subject.base is not None and subject.head is not None
-        asked = settings.fields({name: word for name, word in subject.settings[1].items() if name == "device"})
-        if device.choose(asked.get("device", "auto")) not in speed.DEVICES:
-            return [_untimed(subject, "times in the interpreter say nothing about a kernel")]
-        self.tell(f"{subject.name}: timing both sides alternately")
-        there, here = self._of_base(subject, subject.base, self.base), self._of_change(subject, subject.head)
-        try:
-            with contextlib.ExitStack() as stack:
-                base, twin, head = (
-                    stack.enter_context(contextlib.closing(speed.Timer(folder, path, _at(task, subject), self.stage)))
-                    for folder, path, task in (there, there, here)
-                )
-                lines = [each.line() for each in speed.measure(base, twin, head)]
-                return lines + [_untimed(subject, why) for why in speed.untimed(base, head)]
-        except speed.Untimed as error:
-            return [_untimed(subject, str(error))]
-
     def _of_change(self, subject: GateTarget, entry: Entry) -> Start:
         judge = self.judge(subject)
         by_base = judge is not self.head
@@ -286,14 +263,3 @@ class Sides:
         return stack.enter_context(
             contextlib.closing(SideProcess(folder, path, True, {subject.name: task}, self.stage, shows))
         )
-
-
-def _untimed(subject: GateTarget, why: str) -> Line:
-    return Line(Kind.SPEED, Weight.NOTE, f"{subject.name} is not timed: {why}")
-
-
-def _at(task: Task, subject: GateTarget) -> Task:
-    """A task with the problems that the change wants timed: they decide no verdict, and both sides need the same."""
-    own = {name: word for name, word in task.settings.items() if name != "timed"}
-    timed = subject.settings[1].get("timed")
-    return replace(task, settings=own if timed is None else {**own, "timed": timed})

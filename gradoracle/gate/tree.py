@@ -21,7 +21,7 @@ ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")
 # Where the judging code begins, apart from the families' own modules.
 _JUDGES = ("gradoracle/check/run.py", "gradoracle/project/target.py")
-_PACE = ("workers", "timed")  # settings that change no verdict: how fast a check runs, what is timed
+_PACE = ("workers",)  # settings that change no verdict: how fast a check runs
 
 
 @dataclass(frozen=True)

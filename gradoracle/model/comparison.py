@@ -23,7 +23,6 @@ class Kind(str, Enum):
     JUDGE = "judge"  # a definition, contract, domain or property has changed
     KNOWN = "known failure"
     BASE = "base"  # there is nothing to compare with, or it cannot be used
-    SPEED = "speed"
 
 
 REGRESSIONS = (Kind.VIOLATED, Kind.UNCHECKED, Kind.ACCURACY)  # of a kernel: red lines at which --fail-fast stops

@@ -277,13 +277,5 @@ OPTIONS: Mapping[str, Option] = {
             "tcp://HOST:PORT",
             "Run cases on this dask cluster instead of in local worker processes.",
         ),
-        Option(
-            "timed",
-            values.problems,
-            '"T=4096 D=64"',
-            "Sizes of a problem to time; other dims have their usual sizes. Repeatable.",
-            form=Form.LIST,
-            example='a list of problems, such as ["B=4 T=4096"]',
-        ),
     )
 }

@@ -16,7 +16,6 @@ _FLAGS = (
     "--fresh",
     "--all",
     "--touched",
-    "--speed",
 )  # options of commands with views that take no value
 
 

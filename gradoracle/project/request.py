@@ -52,7 +52,6 @@ class Request:
         shrink_tries: on how many cases, in all, kernels may run to shrink the leading verdicts of the faults; other
             verdicts are reported as they were found. With enough seconds, a report then does not depend on the speed
             of the machine. None: any number, for every verdict.
-        timed: problems at which a gate times kernels, by dim.
         places: the projects that the kernels and their judge come from, if not both are the current folder.
         called_in: a folder of which the functions that run on a case are recorded, on the CPU.
 
@@ -85,7 +84,6 @@ class Request:
     scheduler: str | None = None
     shrink_seconds: float | None = None
     shrink_tries: int | None = None
-    timed: tuple[Mapping[str, int], ...] = ()
     places: Places | None = None
     called_in: str = ""
 

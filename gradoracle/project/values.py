@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,20 +208,6 @@ def seconds(given: float | None, option: str = "--seconds") -> float | None:
 def saved(path: str) -> str:
     """A file of saved tensors, which must exist."""
     return str(file("--inputs", path, "tensors saved with torch.save"))
-
-
-def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
-    """``["B=4 H=16 T=4096"]`` as a dict of sizes by dim for each problem."""
-    found = []
-    for text in words:
-        sizes_: dict[str, int] = {}
-        for word in text.split():
-            name, equals, size = word.partition("=")
-            if not equals or not name.isidentifier() or not size.isascii() or not size.isdigit() or int(size) < 1:
-                raise UsageError(f"--timed {text!r}: {word!r} is invalid; expected sizes, such as B=4 H=16 T=4096")
-            sizes_[name] = int(size)
-        found.append(sizes_)
-    return tuple(found)
 
 
 def _pair(option: str, text: str, expected: str) -> tuple[str, str]:

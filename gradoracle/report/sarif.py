@@ -26,7 +26,6 @@ _GATE_RULES = {
     Kind.JUDGE: "A change of the definition, contract, domain or properties is acknowledged.",
     Kind.KNOWN: "Every known failure still fails and has not expired.",
     Kind.BASE: "There is a base to compare with.",
-    Kind.SPEED: "The time that the kernel takes, compared with the base.",
 }
 
 

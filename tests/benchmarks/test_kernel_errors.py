@@ -21,11 +21,11 @@ from kernel_speed.rows import COLUMNS, Line, append, keep, read, written
 from kernel_speed.run import Asked
 from torch import Tensor
 
-from gradoracle.execution import bench, device
+from gradoracle.execution import device
 
 device.prepare("cpu")
-sdpa, lse, lightning, semicrf = (bench.module_of(name) for name in ("sdpa", "lse", "lightning", "semicrf"))
-works, truth = sdpa.works, sdpa.truth
+from families import lightning, lse, sdpa, semicrf, truth, works  # noqa: E402
+
 Make = Callable[..., Asked]
 
 
@@ -70,8 +70,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(stopwatch, "count", lambda once: 3)
 
     def make(*rows: Any, **more: Any) -> Asked:
-        module = SimpleNamespace(rows=lambda device: iter(rows), scans=lambda: iter(()))
-        monkeypatch.setattr(bench, "module_of", lambda family: module)
+        module = SimpleNamespace(rows=lambda: iter(rows), scans=lambda: iter(()))
+        monkeypatch.setattr(run, "module_of", lambda family: module)
         return Asked(("toy",), tmp_path / "kernels.csv", device="cpu", **more)
 
     return make

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_speed.run import module_of
 from torch import Tensor
 
-from gradoracle.execution import bench, device
+from gradoracle.execution import device
 from gradoracle.project.shipped_names import family_names
 
 device.prepare("cpu")
+from families import lightning, lse, sdpa, semicrf, works  # noqa: E402
 from gradoracle.properties.semicrf.readings import recursion as recursion  # noqa: E402
 
-sdpa, lse, lightning, semicrf = (bench.module_of(name) for name in ("sdpa", "lse", "lightning", "semicrf"))
-works = sdpa.works
 SPEED = {
     "sdpa": [
         *(f"{kind} {dtype} B4 H16 T4096 M4096 D{width}" for kind in ("forward", "backward")
@@ -45,11 +45,11 @@ PEERS = {
 
 @pytest.mark.parametrize("name", family_names())
 def test_rows_are_listed_without_a_gpu_and_say_what_the_work_costs(name: str) -> None:
-    module = bench.module_of(name)
-    rows = {row.work: row for row in module.rows("cuda")}
+    module = module_of(name)
+    rows = {row.work: row for row in module.rows()}
     assert set(rows) >= {f"{name} {work}" for work in SPEED[name]}
     for row in [*rows.values(), *module.scans()]:
-        assert row.floating_point_operations > 0 and row.moved > 0 and row.family == name
+        assert row.operations > 0 and row.moved > 0 and row.family == name
         assert row.work.startswith(f"{name} {row.derivative} {row.dtype} ") and set(row.ours) <= set(row.entries)
         assert set(row.ready).isdisjoint(row.ours)
     for work, peers in PEERS.items():
@@ -59,7 +59,7 @@ def test_rows_are_listed_without_a_gpu_and_say_what_the_work_costs(name: str) ->
 
 @pytest.mark.parametrize("name", family_names())
 def test_scans_reach_from_end_to_end_and_do_the_same_work_for_each_token(name: str) -> None:
-    rows = list(bench.module_of(name).scans())
+    rows = list(module_of(name).scans())
     dim, first, last = (
         ("T", 1024, 1_048_576) if name == "semicrf" else ("N" if name == "lightning" else "T", 512, 65_536)
     )
@@ -70,11 +70,11 @@ def test_scans_reach_from_end_to_end_and_do_the_same_work_for_each_token(name: s
 
 
 def test_operations_grow_as_the_work_does() -> None:
-    by_length = {row.dims["T"]: row.floating_point_operations for row in sdpa.scans() if row.derivative == "forward"}
+    by_length = {row.dims["T"]: row.operations for row in sdpa.scans() if row.derivative == "forward"}
     assert by_length[8192] == 2 * by_length[4096]  # twice the scores of each query, as many queries
-    linear = {row.dims["N"]: row.floating_point_operations for row in lightning.scans() if row.derivative == "forward"}
+    linear = {row.dims["N"]: row.operations for row in lightning.scans() if row.derivative == "forward"}
     assert linear[8192] == linear[4096]
-    chain = {(row.dims["T"], row.dims["K"]): row.floating_point_operations for row in semicrf.scans()}
+    chain = {(row.dims["T"], row.dims["K"]): row.operations for row in semicrf.scans()}
     assert chain[4096, 8] == 4 * chain[1024, 8]
 
 
@@ -141,6 +141,13 @@ def test_lse_has_an_entry_on_tensor_cores_where_the_kernel_takes_a_precision(mon
     assert float32.ours == (lse.OURS, lse.SPLIT) and float32.arithmetic[lse.SPLIT] == "bf16x6"
     assert half.ours == (lse.OURS,) and lse.SPLIT not in half.entries
     assert result(float32, lse.SPLIT)[0].shape == (1, 1, 4)
+
+
+def test_the_semi_crf_by_operators_gives_the_same_log_z() -> None:
+    given = semicrf._inputs(2, 12, 5, 3, "cpu")
+    cum, transition, bias, lengths = given
+    found = semicrf._loop(cum.double(), transition.double(), bias.double(), lengths)
+    assert torch.allclose(found, recursion.log_z(dict(zip(semicrf.NAMES, given, strict=True))), rtol=1e-12)
 
 
 @pytest.mark.parametrize("B, T, K, C", [(2, 12, 5, 3), (1, 3, 7, 2)])

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from families import works
 from kernel_speed import facts, run, stopwatch
 from kernel_speed.chips import CHIPS, chip_of, floor
 from kernel_speed.content import ROOT, content, files, normalised
@@ -21,12 +22,11 @@ from kernel_speed.rows import RESULTS, Line, append, keep, read
 from kernel_speed.run import Asked
 from kernel_speed.scans import scans
 
-from gradoracle.execution import bench, device
+from gradoracle.execution import device
 from gradoracle.model.errors import UsageError
 from gradoracle.project.shipped_names import family_names
 
 device.prepare("cpu")
-works = bench.module_of("sdpa").works
 Make = Callable[..., Asked]
 
 
@@ -61,8 +61,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(stopwatch, "count", lambda once: 3)
 
     def make(*rows: Any, scanned: tuple[Any, ...] = (), **more: Any) -> Asked:
-        module = SimpleNamespace(rows=lambda device: iter(rows), scans=lambda: iter(scanned))
-        monkeypatch.setattr(bench, "module_of", lambda family: module)
+        module = SimpleNamespace(rows=lambda: iter(rows), scans=lambda: iter(scanned))
+        monkeypatch.setattr(run, "module_of", lambda family: module)
         return Asked(("toy",), tmp_path / "kernels.csv", device="cpu", **more)
 
     return make
@@ -158,6 +158,11 @@ def test_without_a_gpu_nothing_is_timed_and_no_row_is_lost(asked: Make, monkeypa
     with pytest.raises(UsageError, match="PyTorch sees no CUDA device here"):
         run.run(replace(given, device="cuda"), "fork")
     assert len(read(given.file)) == 1
+
+
+def test_a_family_that_is_not_shipped_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^FAMILY 'sdp' is unknown: did you mean sdpa"):
+        run.run(Asked(("sdp",), tmp_path / "kernels.csv", device="cpu"), "fork")
 
 
 def test_works_of_scans_are_timed_once_and_last(asked: Make) -> None:

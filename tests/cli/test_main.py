@@ -242,8 +242,6 @@ def test_a_fault_shows_its_traceback_only_where_asked(
         ["replay"],
         ["replay", CASE, "--device", "auto?"],
         ["explain"],
-        ["bench", "sdpa", "--device", "gpu"],
-        ["bench", "sdpa", "--seconds", "0"],
         ["list", "extra"], ["gate"], ["gate", "--base", "HEAD", "--baseline", "b.json"], ["baseline", "save"],
         ["mutate"], ["mutate", "sdpa", "--mutants", "some"], ["mutate", "sdpa", "--least", "2"],
         ["mutate", "sdpa", "--equivalents", "missing.toml"],

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LEAST_SECONDS = 1e-3  # for a target when the time is up: its report says that no case was judged
 
 
-@takes(*(name for name in OPTIONS if name != "timed"))
+@takes(*OPTIONS)
 def check(
     context: typer.Context,
     targets: Annotated[
@@ -67,7 +67,7 @@ def check(
         raise typer.Exit(0)
     layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in entries)
     merged = [(target, settings.together(each)) for target, each in layers]
-    fields = [(target, settings.fields({k: v for k, v in each.items() if k != "timed"})) for target, each in merged]
+    fields = [(target, settings.fields(each)) for target, each in merged]
     from gradoracle.check.run import check as check_target
     from gradoracle.project.request import Request
     from gradoracle.project.target import expand

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from gradoracle.report import showing
 from gradoracle.report.formats import FORMATS
 
 
-@takes("timed", "device", "examples", "seed", "property", "workers")
+@takes("device", "examples", "seed", "property", "workers")
 def gate(
     context: typer.Context,
     targets: Kernels = None,
@@ -29,9 +28,6 @@ def gate(
             metavar="FILE", help="Compare with a file written by baseline save, where the base cannot be built."
         ),
     ] = None,
-    speed: Annotated[
-        bool, typer.Option("--speed", help="On a GPU, also time both sides alternately. Times never fail the gate.")
-    ] = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first regression.")] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Check the base again instead of using the results of an earlier gate.")
@@ -63,14 +59,10 @@ def gate(
             "the gate needs one base to compare with; expected --base REF, such as origin/main, or --baseline FILE"
         )
     own = given(context)
-    chosen = settings.fields(own)
-    if speed:
-        _require_timing(baseline, chosen.get("device", "auto"))
-    elif "timed" in own:
-        raise UsageError("--timed has no effect without --speed; expected both")
+    settings.fields(own)
     file = None if baseline is None else Path(baseline)
-    asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
-    asked = replace(asked, fail_fast=fail_fast, keeps=not no_cache)
+    chosen = tuple(targets or ())
+    asked = Asked(base or "", chosen, profile, own, every, baseline=file, fail_fast=fail_fast, keeps=not no_cache)
     fault: GateFault | None = None
     try:
         found = run_gate(asked, tell)
@@ -80,15 +72,3 @@ def gate(
     if fault is not None:
         raise fault
     raise typer.Exit(exit_code(found))
-
-
-def _require_timing(baseline: str | None, device: str) -> None:
-    """See that both sides can be timed: a baseline holds no kernel, and the interpreter's times are not a kernel's."""
-    from gradoracle.execution.device import choose
-
-    if baseline is not None:
-        raise UsageError("--speed runs the kernels of both sides, and a baseline file holds none; expected --base REF")
-    if choose(device) != "cuda":
-        raise UsageError(
-            "--speed needs a GPU: times in the interpreter say nothing about a kernel; expected no --speed"
-        )
