@@ -16,6 +16,8 @@ _FLAGS = (
     "--fresh",
     "--all",
     "--touched",
+    "--fail-fast",
+    "--no-cache",
 )  # options of commands with views that take no value
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from gradoracle.cli import main
 from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
+from gradoracle.project import outputs as outputs_of
 from gradoracle.project import values
 from gradoracle.project.outputs import Output, outputs, writable
 
@@ -119,3 +122,18 @@ def test_trying_a_path_out_leaves_what_is_there(tmp_path: Path) -> None:
     file.write_text("kept")
     assert writable("--output", str(file)) == file
     assert file.read_text() == "kept"
+
+
+def test_each_option_without_a_value_is_known_as_one() -> None:
+    """Or the word after it, such as --format, would be taken for its value."""
+    command = typer.main.get_command(main.app)
+    flags = {
+        option
+        for name in ("check", "gate", "merge", "mutate")
+        for each in command.commands[name].params  # type: ignore[attr-defined]
+        if getattr(each, "is_flag", False)
+        for option in each.opts
+        if option.startswith("--")
+    }
+    assert {"--fail-fast", "--no-cache"} <= flags <= {*outputs_of._FLAGS, "--help"}
+    assert outputs(["check", "sdpa", *flags, "--format", "json"], FORMATS)[0].format == "json"
