@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from gradoracle.model.comparison import Weight
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import FAILING, Report, Status, exit_code
 from gradoracle.model.wording import counted
 from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
@@ -39,7 +40,7 @@ from gradoracle.report.summary import (
 WIDTH = 120
 LINES = 60  # at most, of a report with faults that is not verbose and compares with no base
 _LABEL = 9  # columns of a label
-_MOST_REASONS = 12
+_MOST_REASONS, _FEW_REASONS = 12, 3
 _MOST_FAULTS = 5  # in such a report, the first in full
 _MOST_NAMED = 3  # other properties of a fault there
 _LEAST_ROWS, _MOST_UNDECIDED = 4, 3  # of its tables
@@ -100,12 +101,19 @@ def _report(console: Console, report: Report, verbose: bool) -> None:
         _fault(console, report, failure)
     if report.verdicts:
         console.print()
-        _properties(console, report, table(report).rows)
-    _not_checked(console, report)
+        rows = table(report).rows
+        _properties(console, report, rows if verbose else _compared(rows), left=not verbose)
+    _not_checked(console, report, _MOST_REASONS if verbose else _FEW_REASONS)
     _refusals(console, report)
-    _goals(console, report)
+    _goals(console, report, verbose)
     _notes(console, report)
     _end(console, report)
+
+
+def _compared(rows: Sequence[Row]) -> list[Row]:
+    """The rows that compare with the truth; all of a report that has none."""
+    own = [row for row in rows if any(each is not None and each.kind is PropertyKind.ORACLE for each in row.verdicts)]
+    return own or list(rows)
 
 
 def _in_brief(console: Console, report: Report, found: Sequence[Failure]) -> None:
@@ -174,11 +182,15 @@ def _header(console: Console, report: Report) -> None:
         _line(console, "inferred", f"{f'{each.kernel}, ' if several else ''}{each.dtype}: {each}")
 
 
-def _properties(console: Console, report: Report, rows: Sequence[Row], of: int = 0) -> None:
-    """Some rows of the table, and how many of ``of`` are left out."""
+def _properties(console: Console, report: Report, rows: Sequence[Row], of: int = 0, left: bool = False) -> None:
+    """Some rows of the table, and how many of ``of`` violated ones are left out, or how many of all hold."""
     console.print(_table(report, rows))
     if of > len(rows):
         console.print(Text(f"and {counted(of - len(rows), 'more violated property')} (-v shows all)"))
+    others = len({row.law for row in table(report).rows if row not in rows and row.is_decided}) if left else 0
+    if others:
+        said = "hold (-v lists them)" if others > 1 else "holds (-v shows it)"
+        console.print(Text(f"and {counted(others, 'more property')} {said}"))
     console.print(Text("worst: largest error in sigma; b/t: median budget / |truth|, the sensitivity", "dim"))
 
 
@@ -218,17 +230,18 @@ def _clipped(console: Console, text: str, lines: int = 1) -> str:
     return text if len(text) <= most else f"{text[: most - 2].rstrip()} …"
 
 
-def _not_checked(console: Console, report: Report) -> None:
+def _not_checked(console: Console, report: Report, most: int) -> None:
     """Why cases were refused or not checked, each reason with its cases and properties."""
     reasons = unchecked(report)
     if not reasons:
         return
     console.print()
     console.print(Text("not checked (cases, reason)", "bold yellow"))
-    for reason in reasons[:_MOST_REASONS]:
+    for reason in reasons[:most]:
         _line(console, str(reason.count), str(reason))
-    if len(reasons) > _MOST_REASONS:
-        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (--format json lists all)")
+    if len(reasons) > most:
+        every = "-v lists more" if most < _MOST_REASONS else "--format json lists all"
+        _line(console, "", f"and {counted(len(reasons) - most, 'more reason')} ({every})")
 
 
 def _refusals(console: Console, report: Report) -> None:
@@ -263,21 +276,22 @@ def _undecided(console: Console, report: Report) -> None:
         _line(console, "", f"and {counted(len(reasons) - _MOST_UNDECIDED, 'more reason')} (-v shows all)")
 
 
-def _goals(console: Console, report: Report) -> None:
-    """Every coverage goal with its cases; those that are missed in red, with their minimum."""
+def _goals(console: Console, report: Report, verbose: bool) -> None:
+    """How many coverage goals are met; those that are missed in red, with their minimum, or all with their cases."""
     every = goals(report)
     if not every:
         return
+    met, shown = sum(not goal.is_missed for goal in every), [each for each in every if verbose or each.is_missed]
     entries = [
         Text(f"{goal.name}: {goal.cases} of {goal.expected} expected", "bold red")
         if goal.is_missed
         else Text(f"{goal.name}: {goal.cases}")
-        for goal in every
+        for goal in shown
     ]
-    met = sum(not goal.is_missed for goal in every)
     console.print()
     console.print(Text(f"coverage goals: {met} of {len(every)} met", "bold"))
-    console.print(Text("  ").append_text(Text("; ").join(entries)))
+    if entries:
+        console.print(Text("  ").append_text(Text("; ").join(entries)))
 
 
 def _notes(console: Console, report: Report) -> None:
