@@ -20,7 +20,9 @@ from gradoracle.execution.in_process import InProcess
 from gradoracle.model.contract import contract as preset_of
 from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.exit_codes import ERROR, HOLDS
+from gradoracle.model.kernel import claims_of
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import BROKEN
 from gradoracle.project.example import derive
 from gradoracle.project.example_dims import corrections
@@ -55,6 +57,7 @@ def gradcheck(
     *,
     reference: Callable[..., Any],
     contract: str | None = None,
+    claims: Iterable[str] | None = None,
     dims: Mapping[str, str] | None = None,
     raise_exception: bool = True,
     seed: int = 0,
@@ -75,6 +78,8 @@ def gradcheck(
             to it by keyword, or it is a module with the same ones.
         contract: the preset of roundings that the kernel may make, such as "tf32" (``gradoracle list``). If it is not
             given, lost precision is a warning, ``LostPrecision``.
+        claims: the derivatives that are judged, such as ("forward", "vjp"). By default all that the kernel offers are;
+            an error in a double backward that nobody claims is a warning, too.
         dims: of a tensor, by its name, where equal sizes are not one dim: ``{"x": "B,2*D", "offsets": "N+1"}``.
         raise_exception: whether to raise where the check fails.
         seed: of the cotangents and tangents.
@@ -83,11 +88,12 @@ def gradcheck(
         True; False where the check fails and ``raise_exception`` is False.
 
     Raises:
-        GradcheckError: a derivative is wrong, the kernel raises, or something that should be decided could not be.
-        UsageError: inputs, reference, contract or dims cannot be used.
+        GradcheckError: a derivative is wrong, the kernel raises, no output requires grad although an input does, or
+            something that should be decided could not be.
+        UsageError: inputs, reference, contract, claims or dims cannot be used.
         RuntimeError: gradoracle itself failed.
     """
-    report = report_of(kernel, inputs, reference, contract, seed, dims or {})
+    report = report_of(kernel, inputs, reference, contract, seed, dims or {}, claims)
     if report.exit_code == ERROR:
         raise RuntimeError(render([report]))
     refusals = (reason for verdict in report.verdicts for reason in verdict.reasons)
@@ -96,9 +102,11 @@ def gradcheck(
             "the Triton kernel was imported for a GPU, and the inputs are on the CPU; expected inputs on cuda, or "
             "TRITON_INTERPRET=1 in the environment before triton is imported"
         )
-    if report.exit_code != HOLDS:
+    is_detached = any(verdict.why is Reason.DETACHED for verdict in report.verdicts)
+    if report.exit_code != HOLDS or is_detached:
         if raise_exception:
-            raise GradcheckError("\n" + render([report]), report)
+            said = "  because  an input requires grad, and no output does\n" if is_detached else ""
+            raise GradcheckError(f"\n{render([report])}{said}", report)
         return False
     if any(verdict.status in BROKEN for verdict in report.verdicts):
         warnings.warn(LostPrecision("\n" + render([report])), stacklevel=2)
@@ -112,6 +120,7 @@ def report_of(
     preset: str | None,
     seed: int,
     dims: Mapping[str, str],
+    claims: Iterable[str] | None = None,
 ) -> Report:
     """The report of one call of ``gradcheck``; raises UsageError as it does."""
     started = time.monotonic()
@@ -128,6 +137,11 @@ def report_of(
             subject = _under(subject, dtype, preset)
         except ValueError as error:
             raise UsageError(f"contract {preset!r}: {error}") from None
+    if claims is not None:
+        try:
+            subject = replace(subject, claims=claims_of(claims))
+        except ValueError as error:
+            raise UsageError(f"claims: {error}") from None
     request = Request(names[0], device=device, inputs=given, seed=seed, workers=0, shrink_seconds=0.0)
     laws = {law.name: law for law in laws_of(found.family) if law.kind in _KINDS}
     setup = setup_of(request, device)

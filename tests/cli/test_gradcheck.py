@@ -321,3 +321,23 @@ def test_an_unknown_contract_is_one_sentence() -> None:
 def test_a_reference_of_another_shape_fails() -> None:
     with pytest.raises(gradoracle.GradcheckError, match=r"out has shape \(5, 37\), expected \(5,\)"):
         gradoracle.gradcheck(right, made(), reference=lambda x, w: x @ w)
+
+
+def without_a_graph(x: Tensor, w: Tensor, eps: float = EPS) -> Tensor:
+    return reference(x, w, eps).detach()
+
+
+def test_an_input_that_requires_grad_asks_for_a_gradient() -> None:
+    assert gradoracle.gradcheck(without_a_graph, made(), reference=reference, claims=("forward",))
+    with pytest.raises(gradoracle.GradcheckError, match="an input requires grad, and no output does"):
+        gradoracle.gradcheck(without_a_graph, made(), reference=reference)
+    assert not gradoracle.gradcheck(without_a_graph, made(), reference=reference, raise_exception=False)
+
+
+def test_claims_say_what_is_judged() -> None:
+    for claims in (None, ("forward", "vjp")):
+        assert gradoracle.gradcheck(right, made(), reference=reference, claims=claims)
+    with pytest.raises(gradoracle.GradcheckError, match="claims an HVP and has none"):
+        gradoracle.gradcheck(right, made(), reference=reference, claims=("vjp", "hvp"))
+    with pytest.raises(UsageError, match="claims: 'gradient' cannot be claimed"):
+        gradoracle.gradcheck(right, made(), reference=reference, claims=("gradient",))
