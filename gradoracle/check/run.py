@@ -24,7 +24,10 @@ from gradoracle.check.triage import triaged
 from gradoracle.execution.executor import Executor
 from gradoracle.model.case import Case
 from gradoracle.model.claims import claimed
+from gradoracle.model.dims import written
+from gradoracle.model.family import Family
 from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import location_of
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, Counterexample, Report, Status, Verdict
@@ -248,6 +251,24 @@ def excluded(subjects: Subjects) -> list[str]:
     return notes
 
 
+def narrowed(kernel: Kernel, family: Family) -> str:
+    """The dims that a kernel declares to support on fewer sizes than its family has, in words."""
+    own = {dim: sizes for dim, sizes in kernel.dims.items() if sizes != family.dims.get(dim)}
+    return ", ".join(written(dim, sizes) for dim, sizes in own.items())
+
+
+def fixed(subjects: Subjects) -> list[str]:
+    """The options of which one value is drawn though nobody fixed it, as notes: a kernel may ignore them."""
+    notes, drawn = list[str](), subjects.family.signature.options
+    for kernel in subjects.kernels.values():
+        for spec in drawn:
+            values = kernel.options.get(spec.name, spec.values)
+            if len(values) == 1 and spec.name not in subjects.request.arguments:
+                more = f"options={{{spec.name!r}: (...)}} of the family draws others"
+                notes.append(f"{spec.name}: only {values[0]!r} is drawn, so a kernel that ignores it passes; {more}")
+    return list(dict.fromkeys(notes))
+
+
 def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: Any) -> Report:
     """The report of a plan.
 
@@ -284,7 +305,7 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         cases_run=totals.done,
         fail_on=request.fail_on,
         refusals=refusals,
-        notes=[*(note for kernel in kernels.values() for note in kernel.notes), *excluded(subjects)],
+        notes=[*(note for kernel in kernels.values() for note in kernel.notes), *fixed(subjects), *excluded(subjects)],
         unmet=unmet,
         cases_judged=aggregate.judged,
         cases_alarming=aggregate.alarming,
@@ -296,5 +317,6 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         seconds_compiling=totals.seconds_compiling,
         longest_compilation=totals.longest_compilation,
         claims={name: claimed(kernel) for name, kernel in kernels.items()},
+        narrowed={name: known for name, kernel in kernels.items() if (known := narrowed(kernel, subjects.family))},
         **fields,
     )

@@ -175,6 +175,7 @@ class Report:
     seconds_compiling: float = 0.0  # summed over processes, where kernels are compiled
     longest_compilation: float = 0.0  # seconds of the longest one
     claims: dict[str, dict[str, str]] = field(default_factory=dict)  # kernel -> derivative -> as in ``model.claims``
+    narrowed: dict[str, str] = field(default_factory=dict)  # kernel -> the dims of which it supports fewer sizes
     fail_on: Severity | None = None  # the least severity for which the exit code is 1; None: as ``Verdict.counts``
 
     @property

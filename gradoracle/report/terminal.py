@@ -175,6 +175,10 @@ def _header(console: Console, report: Report) -> None:
         console.print(Text(f"  {printable(line)}", "bold"))
     kernels = "kernel" if len(report.kernels) == 1 else "kernels"
     _line(console, kernels, ", ".join(report.kernels))
+    for name, dims in report.narrowed.items():
+        _line(
+            console, "narrows", f"{f'{name}: ' if len(report.kernels) > 1 else ''}{dims}; other sizes are not checked"
+        )
     _line(console, "device", f"{device(report)}, seed {report.seed}")
     _line(console, "contract", contracts(report))
     several = len(report.kernels) > 1

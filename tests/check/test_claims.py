@@ -191,3 +191,21 @@ def test_claims_are_names_of_derivatives() -> None:
         from gradoracle.project.values import claims
 
         claims("forward,grad")
+
+
+@gradoracle.family(dims=SIZES)
+def shifted(x: Float[Tensor, "B N"], *, eps: float = 0.5, twice: bool = False) -> Float[Tensor, "B N"]:
+    return (x + eps) * (2 if twice else 1)
+
+
+@gradoracle.kernel(shifted, dims={"N": gradoracle.multiples(2, 8)})
+def ignores_eps(x: Tensor, eps: float = 0.5, twice: bool = False) -> Tensor:
+    return (x + 0.5) * (2 if twice else 1)
+
+
+def test_an_option_of_one_value_and_fewer_sizes_are_said() -> None:
+    report = report_of("ignores_eps", family=f"{__file__}:shifted")
+    (note,) = [note for note in report.notes if "is drawn" in note]
+    assert note.startswith("eps: only 0.5 is drawn, so a kernel that ignores it passes; options={'eps': (...)}")
+    assert report.narrowed == {"ignores_eps": "N=2:8:2"}
+    assert "narrows  N=2:8:2; other sizes are not checked" in terminal.render([report])
