@@ -15,7 +15,6 @@ from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 
 CLAIMED, OFFERED, NOT_CLAIMED = "claimed", "judged if offered", "not claimed"  # of a kernel, before it is judged
-SILENTLY_ZERO = "an_absent_double_backward_raises"  # the property that a kernel violates whose HVP is 0 in silence
 
 
 class Mark(str, Enum):
@@ -72,7 +71,7 @@ def _standing(
     if broken:
         if all(each.severity is Severity.PRECISION for each in broken):
             return Standing(Mark.NOTED, "precision lost")
-        silent = any(each.law == SILENTLY_ZERO for each in broken)
+        silent = any(each.kind is PropertyKind.SUPPORT and each.derivative is derivative for each in broken)
         return Standing(Mark.NOTED, "silently zero" if silent else "wrong, not claimed")
     if claims.get(derivative.value) == NOT_CLAIMED:
         return Standing(Mark.ABSENT, "not claimed")

@@ -160,8 +160,9 @@ def tried_on(dtype: str) -> tuple[Contract, ...]:
     nothing is wider than what a kernel in float64 is compared with.
     """
     own = [preset for preset in PRESETS.values() if preset.dtype == dtype]
-    lower = replace(PRESETS["eager-bf16"], dtype=dtype, inputs="bfloat16") if dtype in ("float32", "float16") else None
-    return (*own, lower) if lower is not None else tuple(own)
+    if dtype not in ("float32", "float16"):
+        return tuple(own)
+    return (*own, replace(PRESETS["eager-bf16"], dtype=dtype, inputs="bfloat16", elementwise="bfloat16"))
 
 
 def weakest(presets: Iterable[str]) -> str:

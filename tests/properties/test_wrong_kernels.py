@@ -26,6 +26,10 @@ ELSEWHERE = {
         "lightning/test_memory.py",
         "test_scores_that_are_turned_are_named_with_the_gpu",
     ),
+    "autograd_through_an_explicit_vjp_matches_the_oracle": (
+        "../check/test_claims.py",
+        "test_the_line_says_what_is_known_of_each_derivative",
+    ),
     "any_layout_of_inputs_is_right_or_refused": (
         "universal/test_batches.py",
         "test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read",
