@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.contract import weakest
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import Outcome, malformed
 from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
@@ -122,7 +122,7 @@ class Aggregate:
             add(sums.reasons, law.reason, once)
             if law.why is not None:
                 sums.kinds[law.reason] = law.why
-            if law.why is Reason.DETACHED and sums.reasons[law.reason].first == place:
+            if law.why is Reason.DETACHED and sums.detachments[0][1].first == place:
                 sums.detached = self._line(key[1], case)
         if law.status is Status.VIOLATED:
             self._keep(key, case, law, place)
@@ -270,14 +270,11 @@ def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive
 
 def _add_detached(verdict: Verdict, sums: Sums) -> None:
     """Violate a verdict of which some cases have a gradient, and others none in silence."""
-    reason = next(text for text, kind in sums.kinds.items() if kind is Reason.DETACHED)
-    message = f"{reason}, as it does on other cases"
-    found = Finding(
-        "gradient", Outcome.VIOLATED, "exact", math.inf, math.inf, None, message,
-        malformed=True, derivative=verdict.derivative,
-    )  # fmt: skip
+    of_cases = sums.detachments
+    message = f"{of_cases[0][0]}, as it does on other cases"
+    found = replace(malformed("gradient", message), derivative=verdict.derivative)
     verdict.status, verdict.severity = Status.VIOLATED, Severity.WRONG
-    verdict.cases_violated, verdict.worst_error = sums.reasons[reason].count, math.inf
+    verdict.cases_violated, verdict.worst_error = sum(seen.count for _, seen in of_cases), math.inf
     verdict.counterexample = Counterexample(sums.detached, (found,), message=message, severity=Severity.WRONG)
 
 

@@ -110,8 +110,8 @@ class Evidence:
     def by_autograd(self, derivative: Derivative) -> Tensors:
         """The tensors of a derivative by autograd, where the kernel has an explicit one besides; else none."""
         self._require_claim(derivative)
-        first = derivative is Derivative.VJP
-        if getattr(self.kernel, derivative.value) is None or (self.kernel.vjp is not None and not first):
+        is_beside_a_vjp = derivative is not Derivative.VJP and self.kernel.vjp is not None
+        if getattr(self.kernel, derivative.value) is None or is_beside_a_vjp:
             return {}
         run = getattr(self.subject.by_autograd(), derivative.value)
         return self._once(f"{derivative.value} by autograd", lambda: run(self.sample, self.blocks))[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Crashed, DeviceLost, NoDerivative, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named, out_of_memory
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import Finding, Outcome, malformed
 from gradoracle.model.job import LawResult
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
@@ -73,8 +72,7 @@ def _broken_claim(law: Property, evidence: Evidence, reason: Exception) -> Findi
     if claims is None or derivative is None or not law.decisive or not isinstance(reason, NoDerivative):
         return None
     message = f"the kernel claims {derivative.named} and has none: {reason}"
-    found = Finding(derivative.value, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True)
-    return replace(found, derivative=derivative)
+    return replace(malformed(derivative.value, message), derivative=derivative)
 
 
 def _attributed(found: Finding, known: Mapping[str, Derivative]) -> Finding:

@@ -9,13 +9,8 @@ from gradoracle.model.property import Property, PropertyKind
 from gradoracle.project.options import OPTIONS
 from gradoracle.project.request import Request
 
-_HELD = (
-    "contract",
-    "claim",
-    "arg",
-    "oracle",
-    "call-seconds",
-)  # what its verdict depends on and a case line does not hold
+# what a verdict depends on and a case line does not hold
+_HELD = ("contract", "claim", "arg", "oracle", "call-seconds")
 
 
 def command(request: Request, target: str, device: str, line: str, law: Property) -> str:

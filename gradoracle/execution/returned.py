@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.execution.call_errors import Wrong
 from gradoracle.execution.widened import Wide, narrowed
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import malformed
 from gradoracle.model.signature import Signature
 from gradoracle.model.wording import counted
 
@@ -87,4 +86,4 @@ def detached(names: str) -> str:
 
 def wrong(key: str, message: str) -> Wrong:
     """The error of a tensor that has not the form that it should have."""
-    return Wrong(Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True))
+    return Wrong(malformed(key, message))

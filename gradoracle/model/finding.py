@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -168,3 +169,8 @@ class Likeness:
 
 
 NO_LIKENESS = Likeness()
+
+
+def malformed(tensor: str, message: str) -> Finding:
+    """The violation of a tensor that has not the form that it should have, or is missing."""
+    return Finding(tensor, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True)

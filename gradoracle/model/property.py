@@ -169,9 +169,10 @@ def law(
             parts[section] = " ".join(found.group(1).split())
 
         about = derivative or max(needs, key=lambda each: each.order, default=None)
+        concerned = needs if about is None or about in needs else (*needs, about)
 
         def where(case: Case, kernel: Any) -> str | None:
-            unclaimed = next((each for each in (*needs, *filter(None, [about])) if not kernel.is_judged(each)), None)
+            unclaimed = next((each for each in concerned if not kernel.is_judged(each)), None)
             if unclaimed is not None:
                 return f"the kernel does not claim {unclaimed.named}"
             return lacking(extras, kernel) or (applies(case, kernel) if applies else None)

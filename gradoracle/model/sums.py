@@ -102,6 +102,11 @@ class Sums:
         """The number of cases with a status."""
         return self.statuses[status].count if status in self.statuses else 0
 
+    @property
+    def detachments(self) -> list[tuple[str, Seen]]:
+        """What was said of outputs that do not require grad, and on which cases, in stream order."""
+        return [each for each in in_order(self.reasons) if self.kinds.get(each[0]) is Reason.DETACHED]
+
     def __add__(self, other: Sums) -> Sums:
         """The totals of both parts."""
         held = min((each for each in (self, other) if each.held), key=_first_held, default=self).held
@@ -144,7 +149,7 @@ def _first_held(sums: Sums) -> int:
 
 
 def _first_detached(sums: Sums) -> int:
-    return min(sums.reasons[text].first for text, kind in sums.kinds.items() if kind is Reason.DETACHED)
+    return sums.detachments[0][1].first
 
 
 def add(known: dict[str, N], name: str, more: N) -> None:

@@ -49,8 +49,11 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     with suppress(NoDerivative):
         evidence.vjp()
         yield from _judged(evidence, _compared(Derivative.VJP, Evidence.tensors))
-    for derivative in (Derivative.VJP, Derivative.JVP, Derivative.HVP)[: 2 + _chosen(evidence, "second order", 2)]:
-        for derived in (Evidence.tensors, Evidence.by_autograd)[derivative is Derivative.VJP :]:
+    if evidence.kernel.vjp is not None:
+        with suppress(Unavailable, Refused):
+            yield from _judged(evidence, _compared(Derivative.VJP, Evidence.by_autograd))
+    for derivative in (Derivative.JVP, Derivative.HVP)[: 1 + _chosen(evidence, "second order", 2)]:
+        for derived in (Evidence.tensors, Evidence.by_autograd):
             with suppress(Unavailable, Refused):  # a kernel need not have it; the properties that match it say so
                 yield from _judged(evidence, _compared(derivative, derived))
     if own := _of_an_entry_point(evidence):

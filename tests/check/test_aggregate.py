@@ -13,6 +13,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding, Outcome, Pool
 from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status, Verdict
 
@@ -191,6 +192,22 @@ def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come(
         parts = of(mixed[:3]).sums[key] + of(mixed[3:]).sums[key]
         assert verdict_of(parts, None) == verdict(whole) and parts.held == whole.sums[key].held
         assert undecided({key: parts}, ["law"]) == undecided(whole.sums, ["law"])
+
+
+def test_the_first_case_without_a_gradient_is_that_of_the_stream_whatever_its_outputs() -> None:
+    """Cases that return other outputs are said in other words, and count together."""
+    said = [LawResult("law", Status.NOT_CHECKED, (), f"the output {x}", why=Reason.DETACHED) for x in ("y", "y, z")]
+    results = [CaseResult("k", case, (law,)) for case, law in zip(CASES, (HOLDS, *said, *said), strict=False)]
+    for seed in range(10):
+        random.Random(seed).shuffle(results)
+        tally = Aggregate(place=lambda _, case: CASES.index(case))
+        for each in results:
+            tally.add(each)
+        ((_, sums),) = tally.sums.items()
+        found = verdict_of(sums, None)
+        complete(found, replace(found, kind=PropertyKind.ORACLE), sums, decisive=True, cut=False)
+        assert found.status is Status.VIOLATED and found.cases_violated == 4
+        assert found.counterexample is not None and found.counterexample.case == CASES[1].line("k")
 
 
 @pytest.mark.parametrize(
