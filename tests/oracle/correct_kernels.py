@@ -195,6 +195,16 @@ def fused(
     return (o, *((g * (1 + slip)).to(dtype) for g in (dq, dk, dv)))
 
 
+def one_key_after_another(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """o of float32 inputs: all products and sums in float32, and each weighted value added onto the sum so far."""
+    scores = (q @ k.mT) / k.shape[-1] ** 0.5
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    total = torch.zeros_like(q[..., :1] * v[..., :1, :])
+    for key in range(k.shape[-2]):
+        total = total + weights[..., key : key + 1] * v[..., key, :].unsqueeze(-2)
+    return total / weights.sum(-1, keepdim=True)
+
+
 def in_sigma(got: Tensor, budget: Budget) -> float:
     """The worst error in sigma; infinite where there is an error and no budget."""
     error = (got.double() - budget.value).abs()

@@ -11,7 +11,9 @@ import torch
 from correct_kernels import NAMES, RECIPES, REPEATING, budgets_of, fused, in_sigma, normal, of_worst, slope
 from sweeps import covering
 
-from gradoracle.model.contract import LARGEST
+from gradoracle.model.contract import LARGEST, default_contract
+from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding.reading import budgets
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(33, 65, 32), (1, 200, 8), (100, 40, 128), (1, 1, 1), (7, 1, 64), (64, 64, 1)]
@@ -112,6 +114,27 @@ def test_correct_kernels_show_no_bias(dtype: torch.dtype) -> None:
         for got, budget in zip(kernel(*inputs), budgets_of(inputs, algorithm=algorithm), strict=True):
             found, limit = slope(got, budget)
             assert abs(found) < limit
+
+
+@pytest.mark.parametrize(("queries", "keys", "scale"), [(64, 1000, 6.0), (16, 4000, 6.0), (4, 16_000, 4.0)])
+def test_terms_too_small_for_a_running_sum_are_a_bias_of_the_probes(queries: int, keys: int, scale: float) -> None:
+    q, k, v, do = normal((queries, keys, 16), torch.float32, heads=3)
+    inputs = [q * scale, k, v.abs(), do]
+    o = budgets_of(inputs, worst=True)[0]
+    got = ck.one_key_after_another(*inputs[:3])
+    found, limit = slope(got, o)
+    assert found < -5e-7, "no term was dropped"
+    assert abs(found) < limit
+    assert in_sigma(got, o) <= 8
+    assert of_worst(got, o) <= 1
+    found, limit = slope(o.value * (1 - 1e-4), o)
+    assert abs(found) > limit, "a factor passes as dropped terms"
+
+
+def test_a_small_operand_of_a_large_one_is_not_dropped() -> None:
+    inputs = [torch.tensor([[1.0, 1e-9]]).double(), torch.tensor([[1e-9], [1.0]]).double()]
+    found = budgets(trace(torch.matmul, *inputs), inputs, default_contract("float32"), probes=16)[0]
+    assert float(found.sigma / found.value) < 1e-6
 
 
 def test_flash_needs_its_own_algorithm_at_large_logits() -> None:

@@ -13,7 +13,7 @@ from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import Quantity, plus
-from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
+from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff, dropped_terms
 
 _LOST = 0.1 / FAR  # a relative error of a row beyond which its budget would decide nothing
 
@@ -32,6 +32,7 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     # the exponent is a rounded difference of rounded products by log2 e: u |x - m|, u |x|, and exp's own error
     own = (depth.square() + size.square() + contract.exp_ulps**2) * unit**2
     steps = float(x.value.shape[dim])
+    dropped = _dropped_share(roundoff, proper, dim)
     variance = floor = bound = probes = None
     if roundoff.variances or x.variance is not None:
         relative = plus(x.variance, (own + (depth * constant).square()) / 3)
@@ -54,13 +55,24 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
         if roundoff.dice is not None and contract.rounds:
             mass = torch.nan_to_num(torch.exp(x.value - top), nan=0.0).sum(dim, keepdim=True)
             width = torch.full_like(mass, unit * (steps / 3 + 2) ** 0.5)
-            total = total * (1 + roundoff.noise(mass, width, mixed(place, 2), SUM_BITS))
+            erring = roundoff.noise(mass, width, mixed(place, 2), SUM_BITS)
+            if dropped is not None:
+                erring = erring.sub_(roundoff.dice.cut(dropped.dim()) * (dropped * roundoff.magnify))
+            total = total * (1 + erring)
         probes = powers / total
     q = Quantity(value, variance, floor, bound, probes, place=place)
     if not contract.rounds:
         return q
     # one sum per row, one quotient per element; a row of one term is divided by itself
-    return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps), mixed(place, 3))
+    return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps, dropped), mixed(place, 3))
+
+
+def _dropped_share(roundoff: Roundoff, share: Tensor, dim: int) -> Tensor | None:
+    """The part of a row's sum whose terms are too small to change a partial sum; None where there are none."""
+    if not roundoff.contract.rounds:
+        return None
+    dropped = dropped_terms(share, dim, UNIT_ROUNDOFF[roundoff.contract.elementwise])
+    return None if dropped is None else dropped.sum(dim, keepdim=True)
 
 
 def _all_alike(top: Tensor, depth: Tensor, value: Tensor, unit: float, dim: int) -> Tensor:
@@ -74,9 +86,14 @@ def _all_alike(top: Tensor, depth: Tensor, value: Tensor, unit: float, dim: int)
     return tied & lost
 
 
-def _row_error(roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, steps: float) -> Quantity:
+def _row_error(
+    roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, steps: float, dropped: Tensor | None
+) -> Quantity:
     """The rounding of the row's sum in variances and bounds; the probes have theirs already."""
-    variance = plus(q.variance, value.square() * (unit**2 / 3 * (steps / 3 + 2))) if roundoff.variances else q.variance
+    variance = q.variance
+    if roundoff.variances:
+        relative = unit**2 / 3 * (steps / 3 + 2) + (0.0 if dropped is None else dropped.square())
+        variance = plus(variance, value.square() * relative)
     bound = plus(q.worst, value * (unit * (steps + 2))) if roundoff.worst else q.worst
     return replace(q, variance=variance, worst=bound)
 
@@ -93,6 +110,7 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
     finite = value.isfinite()
     mean_depth = (share * depth).sum(dim, keepdim=True)  # what the constant of exp multiplies; that of log, log_sum
     # per row: the sum and the logarithm; per element: two differences
+    dropped = _dropped_share(roundoff, share, dim)
     row = unit * torch.sqrt(steps / 3 + 2 + contract.exp_ulps**2 + (contract.log_ulps * log_sum.clamp_min(1.0)) ** 2)
     own = unit * torch.sqrt(depth.square() + torch.where(finite, value, 0.0).square())
     variance = floor = bound = probes = None
@@ -100,6 +118,8 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
         passed = None if x.variance is None else independent.log_softmax(share, x.variance, dim)
         constants = (roundoff.literal * mean_depth).square() + (roundoff.literal * log_sum).square()
         committed = (row.square() + own.square() + constants) / 3
+        if dropped is not None:
+            committed = committed + dropped.square()
         variance = torch.where(finite, committed if passed is None else committed + passed, 0.0)
         floor = None if x.floor is None else torch.where(finite, independent.log_softmax(share, x.floor, dim), 0.0)
     if roundoff.worst or x.worst is not None:
@@ -118,6 +138,8 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
                 + roundoff.noise(key, row, mixed(place, 1), SUM_BITS)
                 + roundoff.noise(value, own, mixed(place, 2))
             )
+            if dropped is not None:  # the logarithm of less
+                probes = probes + roundoff.dice.cut(dropped.dim()) * (dropped * roundoff.magnify)
             for constant, moves in ((LOG2_E, mean_depth), (LN_2, log_sum)) if roundoff.literal else ():
                 drawn = roundoff.dice.constant(constant).view(-1, *[1] * x.value.dim())
                 probes = probes + drawn * (roundoff.literal * roundoff.magnify * moves)

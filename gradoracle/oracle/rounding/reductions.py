@@ -23,7 +23,7 @@ from gradoracle.oracle.rounding.quantity import (
     errors_alone,
     where_finite,
 )
-from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
+from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff, dropped_terms
 
 _CHECKPOINTS = 4  # partial sums that are computed
 
@@ -59,7 +59,11 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         ones = torch.ones(last.shape[-1], 1, dtype=last.dtype)
         drift = _drift(last, ones, total[..., None, None])
         in_order = None if drift is None else cleared(drift.reshape(value.shape), finite)
-    return roundoff.running_sum(q, squares, terms, largest, call.place, in_order)
+    dropped = None
+    if call.name == "sum":
+        small = dropped_terms(x.value, list(dims or range(x.value.dim())), UNIT_ROUNDOFF[roundoff.contract.accumulate])
+        dropped = summed(small)
+    return roundoff.running_sum(q, squares, terms, largest, call.place, in_order, dropped=dropped)
 
 
 def counts(x: Tensor, dim: int, first: int) -> Tensor:
@@ -115,10 +119,31 @@ def matrix_product(roundoff: Roundoff, call: Call) -> Quantity:
         squares = cleared(torch.matmul(x.value.square(), y.value.square()), finite)
         assert squares is not None
         in_order = cleared(_drift(x.value, y.value, value), finite)
-        terms = float(x.value.shape[-1])
-        q = roundoff.running_sum(q, squares, terms, cleared(largest, finite), call.place, in_order, products=True)
+        dropped = cleared(_dropped_products(roundoff, x.value, y.value, value, squares), finite)
+        terms, largest = float(x.value.shape[-1]), cleared(largest, finite)
+        q = roundoff.running_sum(q, squares, terms, largest, call.place, in_order, products=True, dropped=dropped)
         q = _cut_where_subnormal(roundoff, q, x.value, y.value, mixed(call.place, 9))
     return q
+
+
+def _dropped_products(roundoff: Roundoff, x: Tensor, y: Tensor, value: Tensor, squares: Tensor | None) -> Tensor | None:
+    """The part of x @ y in terms too small to change a partial sum, since an operand is; None if there is none.
+
+    A small operand may meet a large one: no term counts for more than what a partial sum of that size drops.
+    """
+    if roundoff.contract.accumulate_block or squares is None:
+        return None
+    unit = UNIT_ROUNDOFF[roundoff.contract.accumulate]
+    left, right = dropped_terms(x, -1, unit), dropped_terms(y, -2, unit)
+    counts, total = torch.zeros((), dtype=torch.float64), torch.zeros_like(value)
+    if left is not None:
+        counts = counts + left.count_nonzero(-1).unsqueeze(-1)
+        total = total + torch.matmul(left, y)
+    if right is not None:
+        counts = counts + right.count_nonzero(-2).unsqueeze(-2)
+        total = total + torch.matmul(x if left is None else x - left, right)
+    most = torch.maximum(value.abs(), squares.sqrt()).mul_(unit * counts)
+    return None if left is None and right is None else total.clamp_(-most, most)
 
 
 def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, place: int) -> Quantity:

@@ -38,6 +38,17 @@ FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponent
 SQUARABLE = 2.0**-510  # squares of smaller half-widths underflow in the variances, which are float64
 
 
+def dropped_terms(terms: Tensor, dim: int | list[int], unit: float) -> Tensor | None:
+    """The terms below a ``unit`` of the sum of all sizes over ``dim``, the others 0; None where there are none.
+
+    To nearest, such a term may not change a partial sum of that size: the sum errs by it and always to the same side,
+    where the rounding of a larger term is as often up as down.
+    """
+    size = terms.abs()
+    small = (size < unit * torch.nan_to_num(size, nan=0.0, posinf=0.0).sum(dim, keepdim=True)) & (size > 0)
+    return torch.where(small, terms, 0.0) if bool(small.any()) else None
+
+
 class Roundoff:
     """Adds roundings to quantities.
 
@@ -214,6 +225,7 @@ class Roundoff:
         place: int,
         in_order: Tensor | None = None,
         products: bool = False,
+        dropped: Tensor | None = None,
     ) -> Quantity:
         """``q`` as a running sum of ``terms`` terms; ``squares`` sums their squares, ``largest`` their sizes.
 
@@ -221,7 +233,8 @@ class Roundoff:
         random order (a ramp) drift further: ``in_order`` is the sum of the squared partial sums along straight lines
         between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md).
         ``products``: the terms are products, each of which is rounded if it is subnormal; a sum of numbers that the
-        format holds is exact there.
+        format holds is exact there. ``dropped``: the sum of the terms that are too small to change a partial sum
+        (``dropped_terms``), all of which a kernel may lose, where it does not truncate.
         """
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]
@@ -231,13 +244,15 @@ class Roundoff:
         if in_order is not None:
             scale = torch.maximum(scale, (terms / 6 * squares).add_(in_order))
         scale = scale.sqrt_()
-        shift = None
+        bound = None if largest is None else largest * (unit * terms)
+        shift = None if dropped is None else -dropped
+        if bound is not None and dropped is not None:  # `committed` adds twice the shift, which the bound holds already
+            bound = (bound - 2 * dropped.abs()).clamp_min(0.0)
         if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
         key = (_KEYED_APART * scale).add_(size).copysign_(q.value)
         return self.committed(
-            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
-            bound=None if largest is None else largest * (unit * terms),
+            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place, bound=bound,
             low=self.underflow(q, size, dtype, squares > 0, Products(terms, squares, largest) if products else None),
             shift=shift,
         )  # fmt: skip
