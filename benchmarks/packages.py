@@ -26,9 +26,10 @@ from types import FunctionType
 
 import torch
 from severities import called_names, judged, judging_commit, of_file
-from severity_rows import CRASHES, DTYPES, ERROR, GREEN, NOT_RUN, NOW, STATED, UNDECIDED, WRONG, Row, read, record
+from severity_rows import CRASHES, ERROR, GREEN, NOT_RUN, NOW, STATED, UNDECIDED, WRONG, Row, read, record, sentence
 
 from gradoracle.execution.device import prepare
+from gradoracle.model.claims import Mark
 from gradoracle.model.errors import UsageError
 from gradoracle.project.target import resolve
 
@@ -37,6 +38,7 @@ ADAPTERS = ROOT / "examples" / "packages"
 ROWS = ROOT / "benchmarks" / "results" / "coverage.csv"
 GPU_ROWS = ROWS.with_name("coverage_gpu.csv")
 PAGE = ROOT / "docs" / "coverage.md"
+DERIVATIVES = {"forward": "forward", "VJP": "vjp", "JVP": "jvp", "HVP": "hvp"}
 SHORT = {GREEN: "holds", STATED: "precision", NOT_RUN: "not judged", WRONG: "**wrong**", CRASHES: "**crashes**"}
 LONGEST = 110  # characters of a reason
 
@@ -123,7 +125,7 @@ def by_kernel(rows: Iterable[Row]) -> ByKernel:
 def page(rows: Sequence[Row], of_gpu: Sequence[Row], called: Sequence[tuple[str, str, str]]) -> str:
     """The whole page."""
     here, there = by_kernel(rows), by_kernel(of_gpu)
-    lines = [HEAD.rstrip()]
+    lines = [HEAD.rstrip().replace("SENTENCE", sentence(rows))]
     for package in PACKAGES:
         adapters: dict[str, list[str]] = {}
         for name, operation, kernel in called:
@@ -147,16 +149,16 @@ def section(package: Package, adapters: dict[str, list[str]], here: ByKernel, th
     gpu = f", {len(on_gpu)} on a GPU ({_share(on_gpu, operations)})" if there else ""
     yield f"{len(on_cpu)} {of} {on}{gpu}."
     yield ""
-    yield f"| operation | adapter | {' | '.join(DTYPES)} | first order | reason | GPU |"
-    yield "|---|---|" + "---|" * (len(DTYPES) + 3)
+    yield f"| operation | adapter | {' | '.join(DERIVATIVES)} | severity | reason | GPU |"
+    yield "|---|---|" + "---|" * (len(DERIVATIVES) + 3)
     for name in operations:
         shown = name.removeprefix(package.prefix)
         if name not in adapters:
-            yield f"| {shown} | | " + " | ".join([""] * (len(DTYPES) + 1)) + " | no adapter | |"
+            yield f"| {shown} | | " + " | ".join([""] * (len(DERIVATIVES) + 1)) + " | no adapter | |"
         for kernel in adapters.get(name, ()):
-            own, gpu = here.get(kernel, {}), _on_gpu(here.get(kernel, {}), there.get(kernel, {}))
-            cells = (_cell(own.get(dtype)) for dtype in DTYPES)
-            yield f"| {shown} | {kernel} | {' | '.join(cells)} | {_first(own)} | {_reason(own)} | {gpu} |"
+            own, gpu = here.get(kernel, {}), _on_gpu(there.get(kernel, {}))
+            cells = (_standing(own, derivative) for derivative in DERIVATIVES.values())
+            yield f"| {shown} | {kernel} | {' | '.join(cells)} | {_gravest(own)} | {_reason(own)} | {gpu} |"
 
 
 def _share(run: Sequence[str], operations: Sequence[str]) -> str:
@@ -167,31 +169,31 @@ def _is_run(own: dict[str, Row]) -> bool:
     return any(row.is_run for row in own.values())
 
 
-def _cell(row: Row | None) -> str:
-    return "" if row is None else SHORT.get(row.now, row.now)
+def _standing(own: dict[str, Row], derivative: str) -> str:
+    """The standing of a derivative, the gravest first, each with its dtypes where these differ."""
+    dtypes: dict[str, list[str]] = {}
+    for dtype, row in own.items():
+        if row.is_run:
+            dtypes.setdefault(getattr(row, derivative), []).append(dtype)
+    if len(dtypes) < 2:
+        return next(iter(dtypes), "")
+    marks = [mark.value for mark in (Mark.FAILS, Mark.NOTED, Mark.OPEN, Mark.HOLDS, Mark.ABSENT)]
+    ordered = sorted(dtypes.items(), key=lambda item: marks.index(item[0][0]))
+    return ", ".join(f"{standing} ({' '.join(names)})" for standing, names in ordered)
 
 
-def _first(own: dict[str, Row]) -> str:
-    """What forward and gradients alone are, where that is not what all properties say; the gravest dtype."""
-    first = [row.first for row in own.values() if row.is_run]
-    if not first or all(row.first == row.now for row in own.values() if row.is_run):
-        return ""
-    gravest = min(first, key=NOW.index)
-    return SHORT.get(gravest, gravest)
+def _gravest(own: dict[str, Row]) -> str:
+    found = min((row.now for row in own.values() if row.is_run), key=NOW.index, default=NOT_RUN)
+    return SHORT.get(found, found)
 
 
-def _on_gpu(own: dict[str, Row], there: dict[str, Row]) -> str:
-    """What a GPU says: "same" where each dtype is as on the CPU, else each dtype that differs, with its property."""
-    judged = {dtype: row for dtype, row in there.items() if row.cases}
+def _on_gpu(there: dict[str, Row]) -> str:
+    """What a GPU says of forward and gradients: the gravest dtype, with its number of cases."""
+    judged = [row for row in there.values() if row.cases and row.is_run]
     if not judged:
         return next((f"not judged ({_short(row.reason)})" for row in there.values()), "")
-    said = []
-    for dtype, row in judged.items():
-        if dtype not in own or row.now != own[dtype].now:
-            why = row.laws.split(" ")[0] if row.is_run and row.laws else _short(row.reason)
-            cases = f"{row.cases} case{'s' if row.cases > 1 else ''}"
-            said.append(f"{dtype} {SHORT.get(row.now, row.now)} ({why or cases})")
-    return ", ".join(said) or "same"
+    row = min(judged, key=lambda row: NOW.index(row.now))
+    return f"{SHORT.get(row.now, row.now)} ({row.dtype}, {row.cases} case{'s' if row.cases > 1 else ''})"
 
 
 def _short(text: str) -> str:
@@ -203,7 +205,7 @@ def _reason(own: dict[str, Row]) -> str:
     for now in (WRONG, CRASHES, ERROR, UNDECIDED, NOT_RUN):
         for row in own.values():
             if row.now == now:
-                text = row.laws.split(" ")[0] if now in (WRONG, UNDECIDED) and row.laws else row.reason
+                text = row.properties.split(" ")[0] if now in (WRONG, UNDECIDED) and row.properties else row.reason
                 return _short(text)
     kept = Counter(row.keeps for row in own.values() if row.now == STATED)
     return ", ".join(f"keeps {preset}" for preset in kept if preset)
@@ -211,22 +213,26 @@ def _reason(own: dict[str, Row]) -> str:
 
 HEAD = """# Coverage
 
-Which operations of released packages does `gradoracle check` judge as they are installed, and what does it say of them?
+Which operations of released packages does `gradoracle check` judge as they are installed, and what does it report?
 
-This page is written by `python benchmarks/packages.py examples/packages/*.py`: every kernel that an adapter in
-[examples/packages](../examples/packages) declares is judged by every property in three dtypes, on the CPU, in Triton's
-interpreter. The adapters are short files of definitions; to check one yourself, run
-`gradoracle check examples/packages/FILE.py:KERNEL`.
+`python benchmarks/packages.py examples/packages/*.py` writes this page. It judges every kernel that an adapter in
+[examples/packages](../examples/packages) declares, by every property in three dtypes, on the CPU in Triton's
+interpreter. The adapters are short files of definitions. To check one yourself, run `gradoracle check
+examples/packages/FILE.py:KERNEL`.
 
-- **holds**: no property is violated. **precision**: the error goes away with every float in float64, so the formula is
-  right; *keeps* names the precision contract that is kept.
-- **wrong**: the error stays, or no rounding explains it: a missing second derivative that is silently 0, a changed
-  argument, an access outside of a tensor. *first order* says what forward and gradients alone are, where it differs.
-- **not judged**: the operation does not run here; the reason is its own sentence.
-- The last column is of a run on a GPU, 40 seconds a kernel on an H200, and 270 on an H100 for those that needed more:
-  *same*, or what is said of a dtype there instead. Much of that time is compilation (fla's autotuners compile each of
-  their configurations for each shape), so a GPU saw 1 to 4 cases of most kernels. Accesses are recorded on the CPU
-  alone.
+- **Derivatives**: `✓` holds. `✗` is wrong, or loses precision that a declared contract forbids. `!` has an error that
+  does not count: lost precision, or an error in a derivative that the kernel does not claim
+  ([claims](how-to/claims.md)). `?` is undecided. `-` is not offered. Dtypes are named where they differ.
+- **Severity** is the gravest finding of all dtypes. **wrong**: the error stays with every float in float64, or no
+  rounding explains it, such as a changed argument or an access outside of a tensor. *precision*: the error goes away;
+  *keeps* names the precision contract that explains it. *robustness*: the error is in what the kernel does not claim.
+  *not judged*: the operation does not run here.
+- **Reason** is the property of highest rank with that severity. [Findings](findings.md) explains the wrong ones.
+- **GPU**: forward and gradients on an H200 or H100, on 2026-11-26, before kernels claimed derivatives; the gravest
+  dtype. Most of the time of such a run is compilation, so a GPU judged 1 to 4 cases of most kernels. Accesses are
+  recorded on the CPU alone.
+
+SENTENCE
 """
 
 
@@ -252,7 +258,19 @@ def main(words: list[str]) -> None:
         for each in as_completed(running):
             record(file, each.result())
             for row in each.result():
-                print(row.source, row.kernel, row.dtype, row.cases, row.now, row.first, row.laws, flush=True)
+                print(
+                    row.source,
+                    row.kernel,
+                    row.dtype,
+                    row.cases,
+                    row.now,
+                    row.forward,
+                    row.vjp,
+                    row.jvp,
+                    row.hvp,
+                    row.properties,
+                    flush=True,
+                )
     if not is_here:
         return
     adapters = sorted(ADAPTERS.glob("*.py"))

@@ -1,4 +1,4 @@
-"""Severities of bugs and of released kernels: what is red without widening, and what of that is wrong.
+"""Severities of bugs and of released kernels, and what is known of each of their derivatives.
 
     python benchmarks/severities.py bugs                      (every bug of tests/bugs)
     python benchmarks/severities.py adapters.py               (every kernel declared in a file)
@@ -7,8 +7,7 @@
     python benchmarks/severities.py --doubtful                (bugs that are not wrong, and what is undecided)
 
 Every property judges each kernel, without shrinking, in a process of its own. A row of results/severities.csv is one
-kernel in one dtype. `before`: whether a violation or crash would have made it red had none been judged again with every
-float in float64. `now`: what a run of this kernel and dtype alone says. A kernel is not run again for which the same
+kernel in one dtype. `now`: what a run of this kernel and dtype alone says. A kernel is not run again for which the same
 commit of gradoracle has rows of as many examples.
 """
 
@@ -40,7 +39,6 @@ from severity_rows import (
     GREEN,
     NOT_RUN,
     NOW,
-    RED,
     STATED,
     Row,
     doubtful,
@@ -51,6 +49,7 @@ from severity_rows import (
 
 from gradoracle.check.run import check
 from gradoracle.execution.device import prepare
+from gradoracle.model.claims import Standing, standings
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import parse_sizes
 from gradoracle.model.errors import UsageError, named
@@ -193,7 +192,8 @@ def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
         lead = sorted((each for each in broken if _severity(each) is known), key=_rank, reverse=True)
         errors = [each for each in verdicts if each.status is Status.ERROR]
         judged = sum(report.judged.get(f"{name} in {dtype}", 0) for name in report.kernels)
-        now, first = _now(broken), [each for each in broken if not _is_second(each)]
+        now = _now(broken)
+        standing = {each.name.lower(): str(known) for each, known in of_dtype(report, verdicts).items()}
         reason = next((each.severity_note or _crash(each) for each in lead), "")
         if not broken and errors:
             now, reason = ERROR, errors[0].counterexample.message if errors[0].counterexample else ""
@@ -204,13 +204,11 @@ def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
                 **_place(job),
                 dtype=dtype,
                 cases=judged,
-                before=RED if any(each.kind is not PropertyKind.FORMULA for each in broken) else GREEN,
                 now=now,
-                first_before=RED if any(each.kind is not PropertyKind.FORMULA for each in first) else GREEN,
-                first=_now(first) if now in NOW else now,
+                **(standing if now in NOW else {}),
                 severity=known.value if known else "",
                 keeps=(stated[dtype].preset or "none") if dtype in stated else "",
-                laws=" ".join(each.law for each in lead[:MOST])
+                properties=" ".join(each.law for each in lead[:MOST])
                 + (f" and {more} more" if (more := len(lead) - MOST) > 0 else ""),
                 stated=stated[dtype].lost if dtype in stated else "",
                 reason=_plain(reason, job),
@@ -218,6 +216,12 @@ def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
             )
         )
     return rows
+
+
+def of_dtype(report: Report, verdicts: Sequence[Verdict]) -> Mapping[Derivative, Standing]:
+    """The standing of each derivative of the report's one kernel by the verdicts of one dtype."""
+    (kernel,) = report.kernels
+    return standings(replace(report, verdicts=list(verdicts)), kernel)
 
 
 def _crash(verdict: Verdict) -> str:
@@ -356,7 +360,7 @@ def main(words: list[str]) -> None:
             found = judged(job, given.examples, given.seconds, commit)
             record(given.file, found)
             for row in found:
-                print(row.kernel, row.dtype, row.cases, row.before, row.now, row.keeps, row.laws, flush=True)
+                print(row.kernel, row.dtype, row.cases, row.now, row.keeps, row.properties, flush=True)
     if given.table:
         print(table(read(given.file)))
     if given.doubtful:

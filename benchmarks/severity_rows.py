@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from gradoracle.model.claims import Mark
 from gradoracle.model.severity import Severity
 
 BUGS, RELEASED = "bugs", "all released"
 HALF, DTYPES = ("bfloat16", "float16"), ("bfloat16", "float16", "float32")
-RED, GREEN = "red", "green"
+GREEN = "green"
+WRONG_MARK = f"{Mark.FAILS.value} wrong"  # of a derivative
 WRONG, UNDECIDED, ROBUSTNESS = Severity.WRONG.value, Severity.UNDECIDED.value, Severity.ROBUSTNESS.value
 CRASHES, DECLARED, STATED = "crashes", "breaks its declared contract", "precision stated"
 ERROR, NOT_RUN = "error", "not run"
@@ -27,12 +29,11 @@ class Row:
         source: "bugs", or the name of the file that declares the kernel.
         package: of a released kernel, with its version; of a bug, where it was reported.
         cases: judged.
-        before: red or green, where every violation counts and nothing is widened.
         now: one of ``NOW``, "error" or "not run"; "crashes": all that is wrong are crashes.
-        first_before, first: the same without the properties of second derivatives, forward over reverse included.
+        forward, vjp, jvp, hvp: the standing of each derivative, as the first line of a report shows it.
         severity: the gravest.
         keeps: the preset that forward and gradients keep where precision is lost; "none" where none explains it.
-        laws: the properties that have the gravest severity, the one of the highest rank first.
+        properties: those that have the gravest severity, the one of the highest rank first.
         stated: what a report says of their precision.
         reason: why it was not run or is undecided, or how it crashed.
     """
@@ -42,13 +43,14 @@ class Row:
     package: str
     dtype: str
     cases: int = 0
-    before: str = ""
     now: str = NOT_RUN
-    first_before: str = ""
-    first: str = NOT_RUN
+    forward: str = ""
+    vjp: str = ""
+    jvp: str = ""
+    hvp: str = ""
     severity: str = ""
     keeps: str = ""
-    laws: str = ""
+    properties: str = ""
     stated: str = ""
     reason: str = ""
     examples: int = 0
@@ -64,6 +66,11 @@ class Row:
     def is_run(self) -> bool:
         """Whether there is something to count."""
         return self.now in NOW
+
+    @property
+    def is_wrong_in_first_order(self) -> bool:
+        """Whether the forward or the VJP is wrong, or crashes."""
+        return any(each.startswith(WRONG_MARK) for each in (self.forward, self.vjp))
 
 
 COLUMNS = tuple(each.name for each in fields(Row))
@@ -89,11 +96,11 @@ def record(file: Path, rows: Sequence[Row]) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Every source by dtype, in markdown, and how many released kernels are green in 16 bit with precision stated."""
-    told = [name for name in NOW if name != DECLARED or any(row.now == name for row in rows)]
+    """Every source by dtype, in markdown, and how many released kernels are wrong."""
+    shown = [name for name in NOW if name != DECLARED or any(row.now == name for row in rows)]
     lines = [
-        f"| source | dtype | kernels | red before | {' | '.join(told)} | second only | newly red |",
-        "|---|---|" + "--:|" * (len(told) + 4),
+        f"| source | dtype | kernels | {' | '.join(shown)} | forward or VJP wrong |",
+        "|---|---|" + "--:|" * (len(shown) + 2),
     ]
     released = [row for row in rows if row.source != BUGS]
     several = [replace(row, source=RELEASED) for row in released] if len({row.source for row in released}) > 1 else []
@@ -101,40 +108,32 @@ def table(rows: Sequence[Row]) -> str:
         for dtype in DTYPES:
             own = [row for row in (*rows, *several) if row.is_run and (row.source, row.dtype) == (source, dtype)]
             count = Counter(row.now for row in own)
-            red = sum(row.before == RED for row in own)
-            second = sum(row.now == WRONG and row.first not in (WRONG, CRASHES) for row in own)
-            new = sum(row.before == GREEN != row.now for row in own)
-            cells = (source, dtype, len(own), red, *(count[name] for name in told), second, new)
+            first = sum(row.is_wrong_in_first_order for row in own)
+            cells = (source, dtype, len(own), *(count[name] for name in shown), first)
             lines.append(f"| {' | '.join(map(str, cells))} |")
-    first = [replace(row, before=row.first_before, now=row.first) for row in released]
-    return "\n".join([*lines, "", sentence(released), "Of forward and gradients alone: " + sentence(first)])
+    return "\n".join([*lines, "", sentence(released)])
 
 
 def sentence(rows: Iterable[Row]) -> str:
-    """What has become of the released kernels that were red in 16 bit; each counts as its graver dtype."""
+    """How many released kernels are wrong, lose precision or hold; each counts as its gravest dtype."""
     kernels: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.is_run and row.dtype in HALF:
+        if row.is_run:
             kernels.setdefault((row.source, row.kernel), []).append(row)
-    red = [each for each in kernels.values() if any(row.before == RED for row in each)]
-    count: Counter[str] = Counter()
-    for each in red:
-        graver = min((row.now for row in each), key=NOW.index)
-        count[graver] += 1
-        count["keeps"] += graver == STATED and all(row.keeps != "none" for row in each)
-    others = ", ".join(f"{count[name]} {what}" for name, what in _OTHERS.items() if count[name] or name == WRONG)
-    return (
-        f"{count[STATED]} of {len(red)} released kernels that were red in 16 bit without widening are green with their"
-        f" precision stated ({count['keeps']} keep a preset); {others}. {len(kernels)} were judged in 16 bit."
-    )
+    count = Counter(min((row.now for row in each), key=NOW.index) for each in kernels.values())
+    first = sum(any(row.is_wrong_in_first_order for row in each) for each in kernels.values())
+    others = ", ".join(f"{count[name]} {what}" for name, what in _OTHERS.items() if count[name])
+    also = f"; {others}" if others else ""
+    return f"Of {len(kernels)} released kernels {count[WRONG]} are wrong, {first} in the forward or the VJP{also}."
 
 
 _OTHERS = {
-    WRONG: "are wrong",
     CRASHES: "crash",
     UNDECIDED: "are undecided",
     DECLARED: "break the contract that they declare",
-    ROBUSTNESS: "only accept an invalid argument or refuse one without saying why",
+    STATED: "lose precision",
+    ROBUSTNESS: "have an error in what they do not claim",
+    GREEN: "hold",
 }
 
 
@@ -142,5 +141,5 @@ def doubtful(rows: Iterable[Row]) -> Iterator[str]:
     """What a person should read: bugs that are not wrong, what crashes or is undecided, and what was not judged."""
     for row in rows:
         if row.now in (CRASHES, UNDECIDED, ERROR, NOT_RUN) or (row.source == BUGS and row.now != WRONG):
-            what = f"{row.source} {row.kernel} {row.dtype}: {row.now}, {row.cases} cases, {row.laws}"
+            what = f"{row.source} {row.kernel} {row.dtype}: {row.now}, {row.cases} cases, {row.properties}"
             yield f"{what} {row.keeps} {row.stated} {row.reason}".rstrip()

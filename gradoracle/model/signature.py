@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -209,6 +210,18 @@ def undifferentiated(tensor: str) -> str:
     return tensor.removeprefix(_JVP)
 
 
+def _values_near(default: object) -> tuple[Any, ...]:
+    """The values of an option of which only the default is known: a kernel that ignores the option must be seen.
+
+    Three quarters of a float lie where the default does: a probability stays one, an exponent of 1.5 or 2 above 1.
+    """
+    if isinstance(default, bool):
+        return default, not default
+    if isinstance(default, float) and math.isfinite(default) and default != 0.0:
+        return default, 0.75 * default
+    return ()
+
+
 def read_signature(
     function: Callable[..., Any],
     *,
@@ -221,8 +234,8 @@ def read_signature(
     Args:
         function: its tensor parameters and its return are annotated with jaxtyping.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...`` of a tuple.
-        options: for each option the values to draw; an option not named here keeps to its default
-            (a bool option draws both values).
+        options: for each option the values of cases. Of an option not named here, a bool has both values, a float
+            other than 0 its default and three quarters of it, all others their default.
         optional_outputs: output -> the bool option without which it is not returned.
 
     Raises:
@@ -246,7 +259,7 @@ def read_signature(
         elif keyword and parameter.default is not inspect.Parameter.empty:
             values = drawn.pop(parameter.name, None)
             if values is None:
-                values = (parameter.default, not parameter.default) if isinstance(parameter.default, bool) else ()
+                values = _values_near(parameter.default)
             ordered = (parameter.default, *(value for value in values if value != parameter.default))
             option_specs.append(OptionSpec(parameter.name, parameter.default, ordered))
         else:

@@ -107,35 +107,53 @@ def test_an_adapter_calls_the_distributions_that_its_code_names(name, distributi
 
 def test_the_page_counts_what_is_judged_and_says_what_is_not(adapters):
     rows = [
-        Row("few.py", "double", "", dtype, 8, "red", now, "green", first, keeps=keeps, laws=laws)
-        for dtype, now, first, keeps, laws in (
-            ("bfloat16", "precision stated", "precision stated", "eager-bf16", "vjp_matches_the_oracle"),
-            ("float16", "wrong", "green", "", "hvp_matches_the_oracle and 2 more"),
-            ("float32", "green", "green", "", ""),
+        Row(
+            "few.py",
+            "double",
+            "",
+            dtype,
+            8,
+            now,
+            forward,
+            "✓",
+            "- not offered",
+            hvp,
+            keeps=keeps,
+            properties=properties,
+        )
+        for dtype, now, forward, hvp, keeps, properties in (
+            ("bfloat16", "precision stated", "! precision lost", "✓", "eager-bf16", "vjp_matches_the_oracle"),
+            ("float16", "wrong", "✓", "✗ wrong", "", "hvp_matches_the_oracle and 2 more"),
+            ("float32", "green", "✓", "✓", "", ""),
         )
     ]
     rows += [Row("few.py", "sine", "", dtype, reason="needs | a GPU") for dtype in ("bfloat16", "float16", "float32")]
     shown = page(rows, [], list(operations_of(adapters)))
     assert "1 of 3 public operations are judged on the CPU (33%)." in shown
+    assert "Of 1 released kernels 1 are wrong, 0 in the forward or the VJP." in shown
     lines = [line for line in shown.splitlines() if line.startswith("| ")]
+    differing = (
+        "! precision lost (bfloat16), ✓ (float16 float32) | ✓ | - not offered | ✗ wrong (float16), ✓ (bfloat16 float32)"
+    )
     assert lines[1:] == [
-        "| double | few.py:double | precision | **wrong** | holds | precision | hvp_matches_the_oracle |  |",
-        "| halve | |  |  |  |  | no adapter | |",
-        "| sine | few.py:sine | not judged | not judged | not judged |  | needs / a GPU |  |",
+        f"| double | few.py:double | {differing} | **wrong** | hvp_matches_the_oracle |  |",
+        "| halve | |  |  |  |  |  | no adapter | |",
+        "| sine | few.py:sine |  |  |  |  | not judged | needs / a GPU |  |",
     ]
 
 
-def test_the_page_says_what_is_otherwise_on_a_gpu(adapters):
-    here = [Row("few.py", name, "", "float32", 8, now="green", first="green") for name in ("double", "sine")]
+def test_the_page_says_what_forward_and_gradients_are_on_a_gpu(adapters):
+    here = [Row("few.py", name, "", "float32", 8, now="green", forward="✓", vjp="✓") for name in ("double", "sine")]
     there = [
-        Row("few.py", "double", "", "float32", 8, now="wrong", laws="vjp_matches_the_oracle and 2 more"),
-        Row("few.py", "sine", "", "float32", 8, now="green"),
+        Row("few.py", "double", "", "float32", 8, now="wrong", properties="vjp_matches_the_oracle and 2 more"),
+        Row("few.py", "double", "", "float16", 2, now="green"),
+        Row("few.py", "sine", "", "float32", 1, now="green"),
     ]
     shown = page(here, there, list(operations_of(adapters)))
     assert "2 of 3 public operations are judged on the CPU (67%), 2 on a GPU (67%)." in shown
     assert [line.split("|")[-2].strip() for line in shown.splitlines() if line.startswith("| ")] == [
         "GPU",
-        "float32 **wrong** (vjp_matches_the_oracle)",
+        "**wrong** (float32, 8 cases)",
         "",
-        "same",
+        "holds (float32, 1 case)",
     ]

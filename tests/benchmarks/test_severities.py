@@ -58,8 +58,8 @@ def adapters(tmp_path, monkeypatch) -> Path:
     return tmp_path / "adapters.py"
 
 
-def row(kernel: str, dtype: str, before: str, now: str, source: str = "a.py", **fields: object) -> Row:
-    return Row(source, kernel, "", dtype, 4, before, now, **{"first_before": before, "first": now, **fields})
+def row(kernel: str, dtype: str, now: str, source: str = "a.py", **fields: object) -> Row:
+    return Row(source, kernel, "", dtype, 4, now, **fields)
 
 
 @interpreted.NEEDED
@@ -70,17 +70,19 @@ def test_a_wrong_and_an_imprecise_kernel_have_the_rows_that_their_names_say(adap
     rows = {(row.kernel, row.dtype): row for row in read(file)}
     assert len(rows) == 6 and {row.source for row in rows.values()} == {"adapters.py"}
     for dtype in ("bfloat16", "float16", "float32"):
-        assert (rows["wrong", dtype].now, rows["wrong", dtype].severity) == ("wrong", "wrong")
+        wrong = rows["wrong", dtype]
+        assert (wrong.now, wrong.severity, wrong.forward, wrong.vjp) == ("wrong", "wrong", "✗ wrong", "✗ wrong")
+        assert wrong.is_wrong_in_first_order and not rows["rounded", dtype].is_wrong_in_first_order
     assert rows["rounded", "float32"].now == "green"
     for dtype, preset in (("bfloat16", "eager-bf16"), ("float16", "eager-fp16")):
         found = rows["rounded", dtype]
-        assert (found.before, found.now, found.keeps) == ("red", "precision stated", preset)
+        assert (found.now, found.forward, found.keeps) == ("precision stated", "! precision lost", preset)
         assert "bits of out" in found.stated and found.package == "Released 1.2"
     assert rows["wrong", "float32"].package == "" and all(row.cases == 4 for row in rows.values())
     capsys.readouterr()
     severities.main([str(adapters), "--examples", "4", "--file", str(file), "--table"])
     out = capsys.readouterr().out
-    assert out.startswith("| source") and "1 of 2 released kernels" in out  # nothing was run again
+    assert out.startswith("| source") and "Of 2 released kernels 1 are wrong" in out  # nothing was run again
 
 
 def test_what_cannot_be_imported_is_not_run_and_says_why(tmp_path, capsys):
@@ -94,44 +96,44 @@ def test_what_cannot_be_imported_is_not_run_and_says_why(tmp_path, capsys):
 
 def test_rows_are_read_as_they_were_written_and_replaced_by_kernel_and_dtype(tmp_path):
     first = [
-        row("k", "bfloat16", "red", "precision stated", stated="1.0 bits of dx, 2.0 of dy", seconds=1.5),
-        row("k", "float16", "green", "green", commit="1234567"),
+        row("k", "bfloat16", "precision stated", stated="1.0 bits of dx, 2.0 of dy", seconds=1.5),
+        row("k", "float16", "green", commit="1234567"),
     ]
     record(tmp_path / "rows.csv", first)
     assert read(tmp_path / "rows.csv") == first and read(tmp_path / "none.csv") == []
-    again = replace(first[1], before="red", now="wrong", reason="α, β")
+    again = replace(first[1], now="wrong", reason="α, β")
     record(tmp_path / "rows.csv", [again])
     assert read(tmp_path / "rows.csv") == [first[0], again]
 
 
-def test_a_table_adds_up_and_counts_released_kernels_by_their_gravest_dtype_of_16_bits():
+def test_a_table_adds_up_and_counts_released_kernels_by_their_gravest_dtype():
     rows = [
-        row("a", "bfloat16", "red", "precision stated", keeps="eager-bf16"),
-        row("a", "float16", "red", "wrong", first="green", first_before="green"),
-        row("b", "bfloat16", "red", "precision stated", keeps="eager-bf16"),
-        row("b", "float16", "green", "green"),
-        row("b", "float32", "red", "wrong"),
-        row("c", "bfloat16", "red", "precision stated", keeps="none"),
-        row("d", "bfloat16", "red", "robustness"),
-        row("e", "bfloat16", "green", "wrong"),
-        row("f", "bfloat16", "", "not run"),
-        row("g", "float16", "red", "undecided"),
-        row("j", "float16", "red", "crashes"),
-        row("h", "bfloat16", "red", "wrong", source=BUGS),
-        row("i", "bfloat16", "red", "precision stated", source=BUGS),
+        row("a", "bfloat16", "precision stated", keeps="eager-bf16"),
+        row("a", "float16", "wrong", forward="✓", vjp="✓", hvp="✗ wrong"),
+        row("b", "bfloat16", "precision stated", keeps="eager-bf16"),
+        row("b", "float16", "green"),
+        row("b", "float32", "wrong", forward="✓", vjp="✗ wrong"),
+        row("c", "bfloat16", "precision stated", keeps="none"),
+        row("d", "bfloat16", "robustness"),
+        row("f", "bfloat16", "not run"),
+        row("g", "float16", "undecided"),
+        row("j", "float16", "crashes"),
+        row("h", "bfloat16", "wrong", source=BUGS),
+        row("i", "bfloat16", "precision stated", source=BUGS),
     ]
     lines = table(rows).splitlines()
     assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
-    assert "| a.py | bfloat16 | 5 | 4 | 1 | 0 | 0 | 3 | 1 | 0 | 0 | 1 |" in lines
-    assert "| a.py | float16 | 4 | 3 | 1 | 1 | 1 | 0 | 0 | 1 | 1 | 0 |" in lines
-    assert "| a.py | float32 | 1 | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
-    assert "| bugs | bfloat16 | 2 | 2 | 1 | 0 | 0 | 1 | 0 | 0 | 0 | 0 |" in lines
+    assert "| a.py | bfloat16 | 4 | 0 | 0 | 0 | 3 | 1 | 0 | 0 |" in lines
+    assert "| a.py | float16 | 4 | 1 | 1 | 1 | 0 | 0 | 1 | 0 |" in lines
+    assert "| a.py | float32 | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
+    assert "| bugs | bfloat16 | 2 | 1 | 0 | 0 | 1 | 0 | 0 | 0 |" in lines
     assert not any("all released" in line for line in lines)
-    more = table([*rows, row("a", "float16", "red", "wrong", source="b.py")])
-    assert "| all released | float16 | 5 | 4 | 2 | 1 | 1 | 0 | 0 | 1 | 1 | 0 |" in more.splitlines()
-    said = sentence(each for each in rows if each.source != BUGS)
-    assert said == lines[-2] and said.startswith("2 of 6 released kernels that were red in 16 bit")
-    assert "(1 keep a preset); 1 are wrong, 1 crash, 1 are undecided, 1 only accept" in said
-    assert said.endswith("7 were judged in 16 bit.")
-    assert lines[-1].startswith("Of forward and gradients alone: 3 of 6 released kernels")
+    more = table([*rows, row("a", "float16", "wrong", source="b.py")])
+    assert "| all released | float16 | 5 | 2 | 1 | 1 | 0 | 0 | 1 | 0 |" in more.splitlines()
+    counted = sentence(each for each in rows if each.source != BUGS)
+    assert counted == lines[-1]
+    assert counted.startswith(
+        "Of 6 released kernels 2 are wrong, 1 in the forward or the VJP; 1 crash, 1 are undecided, "
+    )
+    assert counted.endswith("1 lose precision, 1 have an error in what they do not claim.")
     assert [line.split()[1] for line in doubtful(rows)] == ["f", "g", "j", "i"]

@@ -194,18 +194,31 @@ def test_claims_are_names_of_derivatives() -> None:
 
 
 @gradoracle.family(dims=SIZES)
-def shifted(x: Float[Tensor, "B N"], *, eps: float = 0.5, twice: bool = False) -> Float[Tensor, "B N"]:
-    return (x + eps) * (2 if twice else 1)
+def shifted(x: Float[Tensor, "B N"], *, eps: float = 0.5, times: int = 1) -> Float[Tensor, "B N"]:
+    return (x + eps) * times
 
 
 @gradoracle.kernel(shifted, dims={"N": gradoracle.multiples(2, 8)})
-def ignores_eps(x: Tensor, eps: float = 0.5, twice: bool = False) -> Tensor:
-    return (x + 0.5) * (2 if twice else 1)
+def ignores_times(x: Tensor, eps: float = 0.5, times: int = 1) -> Tensor:
+    return x + eps
+
+
+@gradoracle.kernel(shifted)
+def ignores_eps(x: Tensor, eps: float = 0.5, times: int = 1) -> Tensor:
+    return (x + 0.5) * times
 
 
 def test_an_option_of_one_value_and_fewer_sizes_are_said() -> None:
-    report = report_of("ignores_eps", family=f"{__file__}:shifted")
+    report = report_of("ignores_times", family=f"{__file__}:shifted")
+    assert report.exit_code == 0
     (note,) = [note for note in report.notes if "is drawn" in note]
-    assert note.startswith("eps: only 0.5 is drawn, so a kernel that ignores it passes; options={'eps': (...)}")
-    assert report.narrowed == {"ignores_eps": "N=2:8:2"}
+    assert note.startswith("times: only 1 is drawn, so a kernel that ignores it passes; options={'times': (...)}")
+    assert report.narrowed == {"ignores_times": "N=2:8:2"}
     assert "narrows  N=2:8:2; other sizes are not checked" in terminal.render([report])
+
+
+def test_a_kernel_that_ignores_a_float_option_of_which_only_the_default_is_known_is_wrong() -> None:
+    report = report_of("ignores_eps", family=f"{__file__}:shifted")
+    assert report.exit_code == 1
+    shown = [verdict.counterexample.case for verdict in report.verdicts if verdict.counterexample is not None]
+    assert any("--eps=0.375" in case for case in shown)
