@@ -20,7 +20,7 @@ from gradoracle.execution.in_process import InProcess
 from gradoracle.model.contract import contract as preset_of
 from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.exit_codes import ERROR, HOLDS
-from gradoracle.model.kernel import claims_of
+from gradoracle.model.kernel import Kernel, claims_of
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import BROKEN
@@ -30,7 +30,6 @@ from gradoracle.project.request import Request, Silent
 from gradoracle.report.terminal import render
 
 if TYPE_CHECKING:
-    from gradoracle.model.kernel import Kernel
     from gradoracle.model.verdict import Report
 
 _KINDS = (PropertyKind.ORACLE, PropertyKind.FORMULA, PropertyKind.MEMORY)  # what is judged on one sample as it is
@@ -70,7 +69,8 @@ def gradcheck(
     drawn from ``seed``.
 
     Args:
-        kernel: a function of tensors, or an nn.Module instance, whose parameters are differentiated too.
+        kernel: a function of tensors, an nn.Module instance, whose parameters are differentiated too, or what
+            ``gradoracle.kernel`` gives, with its contracts and claims.
         inputs: a tensor, a tuple of arguments, or a dict of arguments by name; ``requires_grad`` marks the tensors that
             are differentiated. Integers, bools and other arguments are passed on as they are.
         reference: a PyTorch function of the same arguments, the mathematics, with the same outputs: integers and bools
@@ -124,6 +124,8 @@ def report_of(
 ) -> Report:
     """The report of one call of ``gradcheck``; raises UsageError as it does."""
     started = time.monotonic()
+    declared = kernel if isinstance(kernel, Kernel) else None
+    kernel = kernel if declared is None else declared.call
     names = _label(kernel, "kernel"), _label(reference, "reference")
     device = device_of(inputs)
     devices.prepare(device)
@@ -132,6 +134,8 @@ def report_of(
     given = Given("this call", found.tensors)
     (dtype,) = found.family.dtypes
     subject = found.kernel
+    if declared is not None:
+        subject = replace(subject, contracts=declared.contracts, claims=declared.claims)
     if preset is not None:
         try:
             subject = _under(subject, dtype, preset)
