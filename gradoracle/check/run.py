@@ -258,14 +258,14 @@ def narrowed(kernel: Kernel, family: Family) -> str:
 
 
 def fixed(subjects: Subjects) -> list[str]:
-    """The options of which one value is drawn though nobody fixed it, as notes: a kernel may ignore them."""
+    """The options that have one value in all cases though nobody fixed it, as notes: a kernel may ignore them."""
     notes, drawn = list[str](), subjects.family.signature.options
     for kernel in subjects.kernels.values():
         for spec in drawn:
             values = kernel.options.get(spec.name, spec.values)
             if len(values) == 1 and spec.name not in subjects.request.arguments:
-                more = f"options={{{spec.name!r}: (...)}} of the family draws others"
-                notes.append(f"{spec.name}: only {values[0]!r} is drawn, so a kernel that ignores it passes; {more}")
+                more = f"options={{{spec.name!r}: (...)}} of the family adds others"
+                notes.append(f"{spec.name}: always {values[0]!r}, so a kernel that ignores it passes; {more}")
     return list(dict.fromkeys(notes))
 
 

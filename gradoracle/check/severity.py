@@ -142,7 +142,7 @@ def _claimed(law: Property, evidence: Evidence, findings: Iterable[Finding]) -> 
 def of_widened(again: LawResult, as_written: Iterable[Finding], dtype: str) -> tuple[Severity, str]:
     """The severity of a violation from the same property judged on the widened kernel, and why it is undecided.
 
-    Within a budget that is too wide to check a truth near 0, the error that was violated has gone away all the same.
+    Within a budget that is too wide to check a truth near 0, the violation is gone.
 
     Args:
         again: the result on the widened kernel.

@@ -65,8 +65,8 @@ def gradcheck(
 
     The reference is differentiated in float64, and budgets of rounding follow from the dtypes: float16, bfloat16,
     float32 and float64 all do. Judged are the outputs, the gradients, forward mode and double backward where the kernel
-    has them, the formula with every float in float64, and on the CPU every access of Triton kernels. Cotangents are
-    drawn from ``seed``.
+    has them, the formula with every float in float64, and on the CPU every access of Triton kernels. Cotangents come
+    from ``seed``.
 
     Args:
         kernel: a function of tensors, an nn.Module instance, whose parameters are differentiated too, or what
@@ -105,8 +105,8 @@ def gradcheck(
     is_detached = any(verdict.why is Reason.DETACHED for verdict in report.verdicts)
     if report.exit_code != HOLDS or is_detached:
         if raise_exception:
-            said = "  because  an input requires grad, and no output does\n" if is_detached else ""
-            raise GradcheckError(f"\n{render([report])}{said}", report)
+            cause = "  because  an input requires grad, and no output does\n" if is_detached else ""
+            raise GradcheckError(f"\n{render([report])}{cause}", report)
         return False
     if any(verdict.status in BROKEN for verdict in report.verdicts):
         warnings.warn(LostPrecision("\n" + render([report])), stacklevel=2)
@@ -129,8 +129,8 @@ def report_of(
     names = _label(kernel, "kernel"), _label(reference, "reference")
     device = device_of(inputs)
     devices.prepare(device)
-    said = corrections((f"{name}={own}" for name, own in dims.items()), "dims")
-    found = derive(kernel, reference, inputs, names=names, corrections=said, marked=True)
+    corrected = corrections((f"{name}={own}" for name, own in dims.items()), "dims")
+    found = derive(kernel, reference, inputs, names=names, corrections=corrected, marked=True)
     given = Given("this call", found.tensors)
     (dtype,) = found.family.dtypes
     subject = found.kernel

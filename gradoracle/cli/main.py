@@ -98,7 +98,7 @@ app.command()(new.new)
 def _fault(error: Exception) -> int:
     """Report an internal error in one sentence and keep its traceback: exit code 3."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    has_traceback = bool(lines) and lines[0].endswith(":")  # of which the last line says what happened
+    has_traceback = bool(lines) and lines[0].endswith(":")  # its last line says what happened
     shown = " ".join([lines[0], lines[-1]] if has_traceback else lines[:1])
     what = f"{type(error).__name__}{f': {shown}' if shown else ''}"
     where = showing.keep_trace("".join(traceback.format_exception(type(error), error, error.__traceback__)))

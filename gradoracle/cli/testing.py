@@ -63,7 +63,7 @@ class Item:
         return report
 
     def judge(self) -> None:
-        """Pass if the property holds, or its violation does not count (``Verdict.counts``), of which a warning tells.
+        """Pass if the property holds, or its violation does not count (``Verdict.counts``) and is a warning.
 
         Raises:
             pytest.fail.Exception: the property is violated or the kernel crashed; with the text of the terminal report.

@@ -1,4 +1,4 @@
-"""Check: kernels on drawn cases."""
+"""Check: kernels on generated inputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(
     verbose: Verbose = False,
     **options: Any,
 ) -> None:
-    """Check kernels on drawn cases against every property that applies."""
+    """Test kernels on generated inputs."""
     from gradoracle.project import settings
 
     views = outputs(context.obj.words, FORMATS)

@@ -18,11 +18,11 @@ def new(
         str | None, typer.Option(metavar="FILE.py:NAME", help="Example of the arguments, a function or a value.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The file to write. Default: KERNEL_family.py beside the kernel.")
+        str | None, typer.Option(metavar="PATH", help="The file to write. Default: KERNEL_family.py in the kernel's folder.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
-    """Write the family file of a kernel: its annotations, and a definition that is yours to fill in."""
+    """Write the family file of a kernel, with its annotations and a definition stub."""
     from gradoracle.execution import device as devices
     from gradoracle.project.new_family import new_family
 
