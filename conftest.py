@@ -8,6 +8,7 @@ import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist has a process for each core; threads on top only wait
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("GRADORACLE_STRICT", "1")  # an error of an explanation fails its test
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -180,7 +180,10 @@ def test_the_figures_of_readme_are_those_of_the_scoreboard() -> None:
     readme, board = (ROOT / "README.md").read_text(), (DOCS / "background" / "scoreboard.md").read_text()
     for figures, sentence in (
         (r"(\d+) of (\d+) \[mutants\]", "Of {1} mutants gradoracle's properties catch {0} "),
-        (r"(\d+) of (\d+) \[bugs of released kernels\]", "Of {1} real bugs of released kernels gradoracle's properties catch {0} "),
+        (
+            r"(\d+) of (\d+) \[bugs of released kernels\]",
+            "Of {1} real bugs of released kernels gradoracle's properties catch {0} ",
+        ),
     ):
         found = re.search(figures, readme)
         assert found is not None and sentence.format(*found.groups()) in board

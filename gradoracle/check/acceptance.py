@@ -17,6 +17,7 @@ from torch import Tensor
 from gradoracle.check.diagnosis.error_location import read, region
 from gradoracle.check.spread import spread
 from gradoracle.model.error_map import ErrorMap, errormap
+from gradoracle.model.errors import forgive
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
 from gradoracle.model.reason import Reason
 
@@ -242,10 +243,11 @@ def _map(
     got: Tensor | None = None,
     truth: Tensor | None = None,
 ) -> ErrorMap | None:
-    """An error map, or None where it cannot be made: a picture must not cost the verdict."""
+    """An error map, or None where it cannot be made."""
     try:
         return errormap(in_sigma, compared, axes, got, truth)
-    except Exception:
+    except Exception as error:
+        forgive(error)
         return None
 
 

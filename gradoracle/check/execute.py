@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from gradoracle.check.crashes import Crashes
-from gradoracle.check.judge_case import ENTRY
 from gradoracle.check.plan import Plan, Subjects
 from gradoracle.check.schedule import Schedule
+from gradoracle.check.worker import ENTRY
 from gradoracle.execution import device, environment
 from gradoracle.execution.compiling import COMPILING
 from gradoracle.execution.dask_pool import DaskPool

@@ -17,7 +17,9 @@ from gradoracle.cases.saved_tensors import saved_case, saved_line
 from gradoracle.cases.stream import stream
 from gradoracle.check import memory_estimate
 from gradoracle.check.aggregate import Key
-from gradoracle.check.judge_case import CALL_SECONDS, Setup, functions_of, no_such_law, require_case, subjects
+from gradoracle.check.properties import no_such_law
+from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, subjects
+from gradoracle.check.usable_case import require_case
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
 from gradoracle.model.contract import UNIT_ROUNDOFF, contract

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import Setup, require_case, subjects
 from gradoracle.check.script import reproduction, require_room
+from gradoracle.check.setup import Setup, subjects
+from gradoracle.check.usable_case import require_case
 from gradoracle.execution import device as devices
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.kernel_runner import KernelRunner

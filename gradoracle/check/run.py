@@ -13,7 +13,6 @@ from gradoracle.check.completeness import shortfall
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import Execution, executor_for
 from gradoracle.check.faults import diagnosed, grouped
-from gradoracle.check.judge_case import sizes_wanted
 from gradoracle.check.minimise import Retry, as_found, minimised
 from gradoracle.check.plan import Plan, Subjects, plan, plan_of, replayed, require_memory, resolved
 from gradoracle.check.repeat_command import command, repeated
@@ -21,6 +20,7 @@ from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.check.shards import shard_of
 from gradoracle.check.totals import Totals
 from gradoracle.check.triage import triaged
+from gradoracle.check.usable_case import sizes_wanted
 from gradoracle.execution.executor import Executor
 from gradoracle.model.case import Case
 from gradoracle.model.claims import claimed

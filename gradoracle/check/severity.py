@@ -15,7 +15,7 @@ from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unava
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.errors import named
+from gradoracle.model.errors import forgive, named
 from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.job import LawResult
 from gradoracle.model.location import shown
@@ -40,7 +40,8 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
         severity, why, again = _severity(law, evidence, result)
     except DeviceLost:
         raise
-    except Exception as error:  # an explanation is not worth losing the violation
+    except Exception as error:
+        forgive(error)
         severity, why, again = Severity.UNDECIDED, named(error), None
     if severity is Severity.PRECISION and again is not None:
         left = {each.tensor: each.left for each in again.findings}
@@ -115,8 +116,8 @@ def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
             return replace(result, constant=None if constant is None else constant.mapped(shown))
     except DeviceLost:
         raise
-    except Exception:  # an explanation is not worth losing the violation
-        return result
+    except Exception as error:
+        forgive(error)
     return result
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradoracle.check.judge_case import sizes_wanted
 from gradoracle.check.plan import Plan
 from gradoracle.check.repeat_command import asked, repeated
 from gradoracle.check.totals import Totals
+from gradoracle.check.usable_case import sizes_wanted
 from gradoracle.model.shard import Shard
 from gradoracle.project.provenance import provenance
 

@@ -12,9 +12,10 @@ import torch
 from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError  # type: ignore[attr-defined]
 
 from gradoracle.cases.saved_tensors import Given
-from gradoracle.check.judge_case import ENTRY, examiner, laws_of
 from gradoracle.check.plan import Subjects, plan, setup_of
+from gradoracle.check.properties import laws_of
 from gradoracle.check.run import Run
+from gradoracle.check.worker import ENTRY, examiner
 from gradoracle.execution import device as devices
 from gradoracle.execution.in_process import InProcess
 from gradoracle.model.contract import contract as preset_of

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gradoracle.check.judge_case import laws_of
+from gradoracle.check.properties import laws_of
 from gradoracle.check.run import check
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import LostPrecision, UsageError

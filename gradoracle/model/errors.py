@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -39,6 +40,15 @@ def out_of_memory(error: BaseException) -> bool:
     text, name = str(error), type(error).__name__
     named = isinstance(error, MemoryError) or name == "OutOfMemoryError"
     return named or "out of memory" in text or "can't allocate memory" in text
+
+
+def forgive(error: Exception) -> None:
+    """Go on after an error of an explanation, which must not cost a verdict; with GRADORACLE_STRICT=1 raise it.
+
+    The repository's own tests set the variable, so that no mistake of an explanation stays unseen.
+    """
+    if os.environ.get("GRADORACLE_STRICT") == "1":
+        raise error
 
 
 def tell(text: str) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from gradoracle.check.aggregate import Aggregate
-from gradoracle.check.judge_case import Setup
 from gradoracle.check.plan import plan, resolved
 from gradoracle.check.repeat_command import options_of, repeated
+from gradoracle.check.setup import Setup
 from gradoracle.execution import device, environment
 from gradoracle.execution.executor import Result, StartupError
 from gradoracle.execution.local_pool import LocalPool

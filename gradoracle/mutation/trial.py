@@ -26,7 +26,8 @@ import torch
 from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.diagnosis.diagnosis import diagnose
 from gradoracle.check.diagnosis.symptom import of_results
-from gradoracle.check.judge_case import Setup, examine, subjects
+from gradoracle.check.judge_case import examine
+from gradoracle.check.setup import Setup, subjects
 from gradoracle.execution.device import prepare
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase

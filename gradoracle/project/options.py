@@ -120,7 +120,7 @@ OPTIONS: Mapping[str, Option] = {
             "like",
             str,
             "FILE.py:NAME",
-            "Example of the arguments, a function or a value. Equal sizes are taken as one dim; override with --dim x=B,N.",
+            "Example of the arguments, a function or a value. Equal sizes are one dim; override with --dim x=B,N.",
             of_kernel=True,
             field="family",
         ),

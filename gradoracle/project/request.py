@@ -37,7 +37,7 @@ class Request:
         fail_fast: stop at the first violation that counts (``Verdict.counts``) or crash.
         fail_on: the least severity for which a violation counts; None: as ``Verdict.counts``.
         call_seconds: a kernel call that takes longer is run once more, alone and with twice the time, and then counts
-            as hung; None: ``judge_case.CALL_SECONDS``.
+            as hung; None: ``setup.CALL_SECONDS``.
         seed: of the stream.
         property: only properties that match one of these globs, separated by commas.
         not_property: globs of properties that are not checked, which the report says.

@@ -15,8 +15,8 @@ from gradoracle.cases.sample import build
 from gradoracle.cases.saved_tensors import saved_case
 from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.stream import stream
-from gradoracle.check.judge_case import sizes_wanted
 from gradoracle.check.run import check
+from gradoracle.check.usable_case import sizes_wanted
 from gradoracle.model.case import Case, parse, require_fit
 from gradoracle.model.dims import choices, sizes
 from gradoracle.model.errors import UsageError

@@ -14,7 +14,7 @@ from gradoracle.check import minimise
 from gradoracle.check.diagnosis.diagnosis import NAMED, diagnose
 from gradoracle.check.diagnosis.symptom import Symptom, of_results, of_verdicts
 from gradoracle.check.faults import diagnosed, grouped
-from gradoracle.check.judge_case import universal_laws
+from gradoracle.check.properties import universal_laws
 from gradoracle.check.run import check
 from gradoracle.model.case import Case
 from gradoracle.model.causes import CAUSES

@@ -13,8 +13,11 @@ from places import TESTS
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import Setup, entry, examine, require_case, subjects
+from gradoracle.check.judge_case import examine
 from gradoracle.check.judge_law import judge_law
+from gradoracle.check.setup import Setup, subjects
+from gradoracle.check.usable_case import require_case
+from gradoracle.check.worker import entry
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Poisoned

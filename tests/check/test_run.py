@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from places import TESTS
 
-from gradoracle.check import judge_case
+from gradoracle.check import judge_case, setup
 from gradoracle.check import plan as planning
 from gradoracle.check import run as engine
 from gradoracle.check.run import check, replay
@@ -239,7 +239,7 @@ def test_an_error_of_one_law_is_one_entry_and_hides_no_violation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kernel: str, code: int
 ) -> None:
     """The other properties go on; every view shows the entry with a line that replays it."""
-    real = judge_case.laws_of
+    real = setup.laws_of
 
     def laws_of(family: Any) -> list[Any]:
         return [dataclasses.replace(law, law=empty) if law.name == JVP else law for law in real(family)]
@@ -247,7 +247,7 @@ def test_an_error_of_one_law_is_one_entry_and_hides_no_violation(
     def empty(evidence: Any) -> Iterator[Any]:
         yield from ()
 
-    monkeypatch.setattr(judge_case, "laws_of", laws_of)
+    monkeypatch.setattr(setup, "laws_of", laws_of)
     words = ["check", f"{FILE}:{kernel}", "--device", "cpu", "--workers", "0", "--examples", "6"]
     words += ["--property", MATCHING]
     assert main.run([*words, "--verbose"]) == code

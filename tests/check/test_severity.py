@@ -171,7 +171,7 @@ def test_lost_values_are_wrong_without_being_widened(monkeypatch: pytest.MonkeyP
 
 
 def test_what_overflows_on_the_way_to_a_finite_result_is_wrong_and_a_fault_of_its_own() -> None:
-    given = {"dtypes": ("float16",), "examples": 40}
+    given = {"dtypes": ("float16",), "examples": 80}
     report = checked("squares_in_the_dtype", FORWARD, **given)
     assert severities(report) == {FORWARD: Severity.WRONG} and report.exit_code == 1
     assert len(report.faults) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle.check.judge_case import universal_laws
+from gradoracle.check.properties import universal_laws
 from gradoracle.cli import completion
 from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import shipped

@@ -18,7 +18,8 @@ import pytest
 from distributed import Client, LocalCluster
 from places import TESTS
 
-from gradoracle.check.judge_case import ENTRY, Setup
+from gradoracle.check.setup import Setup
+from gradoracle.check.worker import ENTRY
 from gradoracle.execution import dask_worker
 from gradoracle.execution.dask_worker import Order
 from gradoracle.project.provenance import Provenance

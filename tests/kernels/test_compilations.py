@@ -13,7 +13,7 @@ from gradoracle.properties.offline import of_each_architecture
 from kernel_speed.content import ROOT, content
 from sweeps import slow
 
-from gradoracle.check.judge_case import laws_of
+from gradoracle.check.properties import laws_of
 from gradoracle.check.run import check
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import Status

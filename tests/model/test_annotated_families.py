@@ -13,7 +13,9 @@ from torch import Tensor, nn
 import gradoracle
 from gradoracle.cases.sample import build
 from gradoracle.cases.stream import stream
-from gradoracle.check.judge_case import Setup, examiner, laws_of
+from gradoracle.check.properties import laws_of
+from gradoracle.check.setup import Setup
+from gradoracle.check.worker import examiner
 from gradoracle.model.family import Family
 from gradoracle.model.job import Job
 from gradoracle.model.kernel import Kernel

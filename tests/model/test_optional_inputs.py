@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradoracle.cases.coverage import situations, wanted_situations
 from gradoracle.cases.stream import stream
-from gradoracle.check.judge_case import require_case
+from gradoracle.check.usable_case import require_case
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import IndexDomain, family

@@ -6,7 +6,7 @@ import pytest
 from gradoracle.properties.test_properties import brief
 
 from gradoracle.cases.stream import stream
-from gradoracle.check.judge_case import laws_of
+from gradoracle.check.properties import laws_of
 from gradoracle.cli.testing import PROFILES
 from gradoracle.project.target import shipped
 

@@ -9,7 +9,7 @@ from gradoracle.properties.universal.architectures import shared_memory_fits_eac
 from jaxtyping import Float
 from torch import Tensor
 
-from gradoracle.check.judge_case import laws_of
+from gradoracle.check.properties import laws_of
 from gradoracle.cli import main
 from gradoracle.cli.commands import explain
 from gradoracle.execution import device

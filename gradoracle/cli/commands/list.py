@@ -57,7 +57,7 @@ def list_(
 
 def catalogue() -> tuple[list[Target], Sequence[Property]]:
     """Every shipped family, and the universal properties."""
-    from gradoracle.check.judge_case import universal_laws
+    from gradoracle.check.properties import universal_laws
     from gradoracle.execution import device as devices
     from gradoracle.project.target import shipped
 

@@ -18,7 +18,8 @@ def new(
         str | None, typer.Option(metavar="FILE.py:NAME", help="Example of the arguments, a function or a value.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The file to write. Default: KERNEL_family.py in the kernel's folder.")
+        str | None,
+        typer.Option(metavar="PATH", help="The file to write. Default: KERNEL_family.py in the kernel's folder."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:

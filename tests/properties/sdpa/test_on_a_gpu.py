@@ -14,8 +14,8 @@ from gradoracle.properties.universal.repetition import _configurations
 from gradoracle.cases.coverage import situations, wanted_situations
 from gradoracle.cases.stream import _OF_A_KIND, stream
 from gradoracle.check import plan as planning
-from gradoracle.check.judge_case import laws_of
 from gradoracle.check.plan import CASES_ON_CPU, CASES_ON_CUDA, resolved
+from gradoracle.check.properties import laws_of
 from gradoracle.model.case import Case
 from gradoracle.project.request import Request
 from tests.properties.sdpa.attention import FAMILY

@@ -11,8 +11,8 @@ from gradoracle.properties.sdpa import FAMILY
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import laws_of
 from gradoracle.check.judge_law import judge_law
+from gradoracle.check.properties import laws_of
 from gradoracle.model.case import parse
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import LawResult

@@ -7,8 +7,8 @@ from collections import Counter
 from gradoracle.properties import sdpa
 
 from gradoracle.cases.stream import stream
-from gradoracle.check.judge_case import laws_of
 from gradoracle.check.plan import CASES_ON_CPU
+from gradoracle.check.properties import laws_of
 from gradoracle.model.property import Property
 from tests.properties.sdpa.attention import FAMILY
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.check.judge_case import laws_of, no_such_law, universal_laws
+from gradoracle.check.properties import laws_of, no_such_law, universal_laws
 from gradoracle.model.case import Case
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status
