@@ -89,6 +89,7 @@ def squares_in_the_dtype(x, w, *, eps=1e-6):
 def squares_apart_in_the_dtype(x, w, *, eps=1e-6):
     """The same rounding where nothing overflows: squares of a row divided by its largest element."""
     top = x.float().abs().amax(-1, keepdim=True)
+    top = torch.where(top > 0, top, 1.0)
     unit = (x.float() / top).to(x.dtype)
     mean = (unit * unit).float().mean(-1, keepdim=True)
     return (x.float() * torch.rsqrt(mean + eps / top.square()) / top * w.float()).to(x.dtype)
