@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from gradoracle.check.crashes import Crashes
@@ -16,8 +16,6 @@ from gradoracle.check.schedule import Schedule
 from gradoracle.check.worker import ENTRY
 from gradoracle.execution import device, environment
 from gradoracle.execution.compiling import COMPILING
-from gradoracle.execution.dask_pool import DaskPool
-from gradoracle.execution.dask_worker import Order
 from gradoracle.execution.executor import Executor, Lost, Result, StartupError
 from gradoracle.execution.in_process import InProcess
 from gradoracle.execution.local_pool import LocalPool
@@ -148,8 +146,12 @@ def executor_for(subjects: Subjects) -> Executor:
     """
     request, setup = subjects.request, subjects.setup
     if request.scheduler is not None:
-        made_of = provenance(subjects.functions, request.target)
-        return DaskPool(request.scheduler, Order(ENTRY, setup, request.target, subjects.device, os.getcwd(), made_of))
+        if find_spec("distributed") is None:
+            lacking = "distributed is not installed: needed for --scheduler"
+            raise UsageError(f"{lacking}, by pip install 'gradoracle[cluster]'")
+        from gradoracle.execution.dask_pool import DaskPool
+
+        return DaskPool(request.scheduler, ENTRY, setup, provenance(subjects.functions, request.target))
     if request.workers == 0:
         return InProcess(ENTRY, setup)
     own = device.each(subjects.device)

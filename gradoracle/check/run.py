@@ -15,9 +15,8 @@ from gradoracle.check.execute import Execution, executor_for
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import Retry, as_found, minimised
 from gradoracle.check.plan import Plan, Subjects, plan, plan_of, replayed, require_memory, resolved
-from gradoracle.check.repeat_command import command, repeated
+from gradoracle.check.repeat_command import asked, command, repeated
 from gradoracle.check.severity import leave_open, settle_pooled
-from gradoracle.check.shards import shard_of
 from gradoracle.check.totals import Totals
 from gradoracle.check.triage import triaged
 from gradoracle.check.usable_case import sizes_wanted
@@ -30,7 +29,9 @@ from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import location_of
 from gradoracle.model.severity import Severity
+from gradoracle.model.shard import Shard
 from gradoracle.model.verdict import BROKEN, Counterexample, Report, Status, Verdict
+from gradoracle.project.provenance import provenance
 from gradoracle.project.request import Progress, Request, Silent
 
 SHARE_TO_SHRINK = 0.25  # of the time of a run, reserved for shrinking once something fails
@@ -319,4 +320,27 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         claims={name: claimed(kernel) for name, kernel in kernels.items()},
         narrowed={name: known for name, kernel in kernels.items() if (known := narrowed(kernel, subjects.family))},
         **fields,
+    )
+
+
+def shard_of(plan: Plan, totals: Totals) -> Shard | None:
+    """What the report of a shard carries; None for a whole run."""
+    subjects, request = plan.subjects, plan.subjects.request
+    if request.shard == (1, 1):
+        return None
+    own = provenance(subjects.functions, request.target)
+    return Shard(
+        *request.shard,
+        asked(request),
+        plan.digest,
+        len(plan.whole),
+        own.files,
+        own.packages,
+        request.require,
+        tuple(law.name for law in subjects.laws.values() if law.decisive),
+        {name: repeated(request, subjects.place(name), subjects.device, shard=(1, 1)) for name in subjects.kernels},
+        sizes_wanted(subjects.family),
+        totals.first,
+        {str(place): sentence for place, sentence in totals.undefined.items()},
+        tuple(totals.aggregate.sums.values()),
     )

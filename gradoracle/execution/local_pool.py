@@ -40,6 +40,7 @@ class LocalPool:
             replacement of a dead child gets its set.
         startup_limit: seconds that ``entry(setup)`` may take.
         memory: bytes beyond which an allocation of a child fails; None: no limit.
+        folder: the working directory of the children; None: that of this process.
     """
 
     def __init__(
@@ -51,18 +52,19 @@ class LocalPool:
         env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
         startup_limit: float = 600.0,
         memory: int | None = None,
+        folder: str | None = None,
     ):
+        self._children: list[Process] = []
         if count < 1:
             raise ValueError(f"count of worker processes must be at least 1, got {count}")
         self._entry, self._setup = entry, setup
         self._envs = [dict(each) for each in ([env] if isinstance(env, Mapping) else env or [{}])]
-        self._startup_limit, self._memory = startup_limit, memory
+        self._startup_limit, self._memory, self._folder = startup_limit, memory, folder
         self._ready: deque[Result] = deque()
         self._again: deque[tuple[Any, float]] = deque()  # jobs whose process died before it read them
         self._running = False
         self._startup_deaths = 0
         self._count = count
-        self._children: list[Process] = []
         try:
             self._fill()
         except BaseException:
@@ -73,6 +75,9 @@ class LocalPool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
         self.close()
 
     @property
@@ -172,7 +177,8 @@ class LocalPool:
         while len(self._children) < self._count:
             turn = min(set(range(self._count)) - {child.turn for child in self._children})
             env = self._envs[turn % len(self._envs)]
-            self._children.append(Process(self._entry, self._setup, env, self._startup_limit, self._memory, turn))
+            limits = self._startup_limit, self._memory
+            self._children.append(Process(self._entry, self._setup, env, *limits, turn, self._folder))
 
     def _stop(self, child: Process) -> None:
         """Kill a child during its job, whose result is no longer needed."""

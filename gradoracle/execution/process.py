@@ -61,6 +61,7 @@ class Process:
         startup_limit: float,
         memory: int | None = None,
         turn: int = 0,
+        folder: str | None = None,
     ):
         self.turn = turn  # its number among the parent's children; a replacement has the same
         message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
@@ -74,6 +75,7 @@ class Process:
                 f"import sys; from gradoracle.execution.process import serve; serve({memory}, *map(int, sys.argv[1:]))",
                 has_engine=True,
                 env={**os.environ, **env},
+                folder=folder,
                 stdout=self._output,
                 stderr=self._output,
                 descriptors=(theirs.fileno(), lifeline),

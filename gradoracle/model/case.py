@@ -14,19 +14,43 @@ integers ``index``) and ``contiguous``; an optional input that is not named is a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, unquote
 
 from gradoracle.model import layouts, recipes
 from gradoracle.model.dtypes import DTYPES
-from gradoracle.model.fields import Fields
 from gradoracle.model.signature import Signature, cotangent_name, tangent_name
 
+V = TypeVar("V")
 VERSION = "case:1"
 _RESERVED = ("family", "from", "blocks", "seed")
 _FORMS = {"dim": "{}=SIZE", "option": "--{}=VALUE", "tensor": "{}~RECIPE/LAYOUT"}
+
+
+class Fields(Mapping[str, V], Generic[V]):
+    """Names and plain values, immutable; iteration keeps their order, equality and hash ignore it."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, V] | None = None) -> None:
+        self._items: dict[str, V] = dict(items or {})
+
+    def __getitem__(self, name: str) -> V:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome, Score
 from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
-from gradoracle.mutation.record import Record, fingerprint
-from gradoracle.mutation.since import Earlier, read_earlier
+from gradoracle.mutation.record import Earlier, Record, fingerprint, read_earlier
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.mutation.specialisations import Specialisation
 from gradoracle.mutation.trial import SLOW, Rehearsal, Seen, Trial

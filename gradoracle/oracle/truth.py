@@ -33,7 +33,6 @@ from gradoracle.oracle.rounding.formats import half_spacing
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.scalable import Scalable
 
-READINGS = ("auto", "float64", "certified", "mpmath")
 GRAPHS_KEPT = 64
 OPERATIONS = 40_000_000  # on single numbers, that an exact reading may take
 TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma

@@ -6,29 +6,18 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gradoracle.model.errors import UsageError
 from gradoracle.model.location import function_of, is_source, working_tree
 from gradoracle.project.import_closure import closure, digests
 
+ENGINE = ("gradoracle", "torch", "triton")
 _LOGS = ".txt"  # outside a package, probably the log of a run
 _WRITTEN = ("gradoracle-", "https://docs.oasis-open.org/sarif/")  # the schemas of files that gradoracle writes begin so
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Digests of files, by their paths from the root of their tree, and versions of installed packages, by name."""
-
-    files: dict[str, str]
-    packages: dict[str, str]
-
-
-@dataclass(frozen=True)
-class ProvenanceJob:
-    """Asks a process for the Provenance of its target."""
 
 
 def version(package: str) -> str:
@@ -42,6 +31,45 @@ def version(package: str) -> str:
 def public(version: str) -> str:
     """A version without its local part, in which builds for several devices differ."""
     return version.partition("+")[0]
+
+
+def engine() -> dict[str, str]:
+    """The versions here of the packages that judge."""
+    return {name: public(version(name)) for name in ENGINE}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Digests of files, by their paths from the root of their tree, and versions of installed packages, by name.
+
+    ``engine`` has the versions of the packages that judge.
+    """
+
+    files: dict[str, str]
+    packages: dict[str, str]
+    engine: dict[str, str] = field(default_factory=engine)
+
+    def require(self, there: Provenance) -> None:
+        """Raises UsageError if another process has other files or packages."""
+        for name, ours in (self.engine | self.packages).items():
+            if (theirs := (there.engine | there.packages).get(name)) != ours:
+                has = (
+                    f"{name} {theirs}"
+                    if theirs
+                    else f"{name} from elsewhere"
+                    if name in self.packages
+                    else f"no {name}"
+                )
+                raise UsageError(f"it has {has}; expected {ours or 'none'}, as here")
+        for name in sorted({*self.files, *there.files}):
+            if self.files.get(name) != there.files.get(name):
+                what = "lacks" if name not in there.files else "has another" if name in self.files else "also has"
+                raise UsageError(f"it {what} {name}; expected the same files as here")
+
+
+@dataclass(frozen=True)
+class ProvenanceJob:
+    """Asks a process for the Provenance of its target."""
 
 
 def provenance(functions: Sequence[Any], target: str) -> Provenance:

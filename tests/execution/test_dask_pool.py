@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from gradoracle.check.plan import plan, resolved
 from gradoracle.check.run import check
 from gradoracle.cli import main
 from gradoracle.execution import dask_pool
-from gradoracle.execution.dask_worker import Order
 from gradoracle.model.errors import UsageError
+from gradoracle.model.job import Job
 from gradoracle.model.serialize import to_plain
 from gradoracle.model.verdict import Report, Status
 from gradoracle.project import provenance
@@ -132,22 +133,24 @@ def test_a_lost_worker_loses_no_case() -> None:
 
 def test_a_case_whose_workers_are_always_lost_has_crashed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three cases the second is given up by dask, alone too; the third once, and not when it runs alone."""
-    real, tries = dask_pool.DaskPool._result, []
+    real, tries = dask_pool.DaskPool._submit, []
 
     class Gone:
         address = "tcp://gone:1"
 
-    def result(self: Any, future: Any) -> Any:
-        found = real(self, future)
-        place = cases.index(found.job.case)
+    class Killed:
+        def result(self, timeout: float | None) -> Any:
+            raise KilledWorker("judged", Gone(), 3)  # type: ignore[arg-type]
+
+    def submit(self: Any, job: Any, *args: Any, **more: Any) -> Any:
+        place = cases.index(job.case) if isinstance(job, Job) else -1
         tries.append(place)
-        if place == 1 or (place == 2 and tries.count(2) == 1):
-            raise KilledWorker("examined", Gone(), 3)  # type: ignore[arg-type]
-        return found
+        return Killed() if place == 1 or (place == 2 and tries.count(2) == 1) else real(self, job, *args, **more)
 
     asked = request("right", examples=3, shrink_seconds=0.1)
     cases = [job.case for job in plan(resolved(dataclasses.replace(asked, workers=0))).jobs]
-    monkeypatch.setattr(dask_pool.DaskPool, "_result", result)
+    monkeypatch.setattr(dask_pool, "wait", lambda futures, **_: None)
+    monkeypatch.setattr(dask_pool.DaskPool, "_submit", submit)
     report = check(dataclasses.replace(asked, scheduler=address))
     (verdict,) = report.verdicts
     assert report.cases_run == 3 and verdict.status is Status.CRASHED
@@ -193,7 +196,7 @@ def test_a_target_that_is_not_there_is_said(address: str, tmp_path: Path, monkey
     """The current folder of this process is one that the dask workers do not have."""
     (tmp_path / "own.py").write_text(FILE.read_text())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(execute, "Order", lambda *fields: Order(*fields[:4], "/nowhere", *fields[5:]))
+    monkeypatch.setattr(dask_pool, "os", types.SimpleNamespace(getcwd=lambda: "/nowhere", path=os.path))
     with pytest.raises(UsageError) as error:
         check(dataclasses.replace(request("right", scheduler=address), target="own.py:right"))
     assert "cannot check own.py:right: " in str(error.value) and len(str(error.value).splitlines()) == 1
@@ -206,15 +209,15 @@ def test_another_version_of_its_package_there_is_said(address: str, monkeypatch:
 
 
 def test_other_versions_there_are_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = dask_pool.version
-    monkeypatch.setattr(dask_pool, "version", lambda name: "9.9" if name == "triton" else real(name))
+    real = provenance.version
+    monkeypatch.setattr(provenance, "version", lambda name: "9.9" if name == "triton" else real(name))
     with pytest.raises(
-        UsageError, match=rf"the dask worker tcp://\S+ has triton {real('triton')}; expected 9.9, as here"
+        UsageError, match=rf"the dask worker tcp://\S+ .* has triton {real('triton')}; expected 9.9, as here"
     ):
         check(request("right", scheduler=address))
-    monkeypatch.setattr(dask_pool, "VERSIONS", ("no-such-package",))
-    monkeypatch.setattr(dask_pool, "version", lambda name: "1.0")
-    with pytest.raises(UsageError, match=r"the dask worker tcp://\S+ has no no-such-package; expected 1.0, as here"):
+    monkeypatch.setattr(provenance, "ENGINE", ("no-such-package",))
+    monkeypatch.setattr(provenance, "version", lambda name: "1.0")
+    with pytest.raises(UsageError, match=r"the dask worker tcp://\S+ .* has no no-such-package; expected 1.0, as here"):
         check(request("right", scheduler=address))
 
 
@@ -238,7 +241,7 @@ def test_without_the_extra_one_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(dask_pool, "find_spec", lambda name: None if name == "distributed" else real(name))
+    monkeypatch.setattr(execute, "find_spec", lambda name: None if name == "distributed" else real(name))
     assert main.run(["check", f"{FILE}:right", "--scheduler", "tcp://host:8786", "--device", "cpu"]) == 2
     assert capsys.readouterr().err == (
         "gradoracle: distributed is not installed: needed for --scheduler, by pip install 'gradoracle[cluster]'\n"

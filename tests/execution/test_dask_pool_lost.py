@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 from distributed import LocalCluster
 from places import TESTS
 
+from gradoracle.check.execute import executor_for
+from gradoracle.check.plan import plan, resolved
 from gradoracle.check.run import check
 from gradoracle.cli import main
 from gradoracle.execution import dask_pool, environment
-from gradoracle.execution.executor import Lost
 from gradoracle.model.errors import UsageError
 from gradoracle.model.job import Job
 from gradoracle.model.verdict import Status
@@ -41,13 +44,13 @@ def request(kernel: str, address: str, **fields: Any) -> Request:
 
 def unfit(monkeypatch: pytest.MonkeyPatch, place: int, failing: Callable[[], Any]) -> None:
     """Have a dask worker fail on the case of a place, from 0, and on all that come after it."""
-    real, sent = dask_pool.DaskPool._send, []
+    real, sent = dask_pool.DaskPool._submit, []
 
-    def send(self: Any, job: Any, *args: Any, **more: Any) -> Any:
+    def submit(self: Any, job: Any, *args: Any, **more: Any) -> Any:
         sent.extend([job] if isinstance(job, Job) else [])
         return real(self, job, *args, **more) if len(sent) <= place else self._client.submit(failing, pure=False)
 
-    monkeypatch.setattr(dask_pool.DaskPool, "_send", send)
+    monkeypatch.setattr(dask_pool.DaskPool, "_submit", submit)
 
 
 def other_files() -> None:
@@ -102,41 +105,62 @@ def test_a_cluster_that_is_lost_while_a_case_is_made_smaller_keeps_what_is_known
     assert verdict.counterexample.shrink_note == "shrinking was interrupted"
 
 
+def test_a_cluster_that_loses_all_its_workers_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, asked = dask_pool.DaskPool._result, []
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as local:
+
+        def result(self: Any, job: Any, *args: Any, **more: Any) -> Any:
+            asked.extend([job] if isinstance(job, Job) else [])
+            if len(asked) == 3:
+                local.scale(0)
+                while self._client.nthreads():
+                    time.sleep(0.05)
+            return real(self, job, *args, **more)
+
+        monkeypatch.setattr(dask_pool, "IDLE_SECONDS", 1.0)
+        monkeypatch.setattr(dask_pool.DaskPool, "_result", result)
+        report = check(request("right", str(local.scheduler_address)))
+    assert report.exit_code == 4 and 2 <= report.cases_run < 8
+    assert "the dask cluster has had no worker for 1 s, after" in report.interrupted
+
+
 def test_a_cluster_that_is_lost_while_it_is_looked_at_is_said(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once by its scheduler, which says so, and once by its workers, which are gone by the second look."""
-    words = ["check", f"{FILE}:right", "--scheduler", address, "--device", "cpu"]
+    def lost(*_: Any, **__: Any) -> None:
+        raise OSError("comm closed")
 
-    def lost(*_: Any) -> None:
-        raise Lost("the dask cluster has had no worker for 2 s")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dask_pool.DaskPool, "_done", lost)
-        assert main.run(words) == 2
-    assert capsys.readouterr().err == "gradoracle: the dask cluster has had no worker for 2 s\n"
-
-    def emptied(self: Any) -> None:
-        real(self)
-        self._threads = {}
-
-    real = dask_pool.DaskPool._require_versions
-    monkeypatch.setattr(dask_pool.DaskPool, "_require_versions", emptied)
-    assert main.run(words) == 2
-    assert capsys.readouterr().err == (
-        f"gradoracle: the dask cluster at {address} lost all its workers while they were inspected\n"
-    )
+    monkeypatch.setattr(dask_pool.Client, "run", lost)
+    assert main.run(["check", f"{FILE}:right", "--scheduler", address, "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == f"gradoracle: the dask scheduler at {address} was lost\n"
 
 
 def test_memory_is_that_of_the_cluster_and_not_of_this_machine(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small machine that sends the cases refuses none; one that the smallest dask worker cannot hold is refused."""
-    monkeypatch.setattr(environment, "memory", lambda *, free=False: 64)
+
+    def memory(*, free: bool = False) -> int:
+        return 64
+
+    memory.__module__, memory.__qualname__ = environment.__name__, "memory"  # pickled by name, as the real one
+    monkeypatch.setattr(environment, "memory", memory)
     assert check(request("right", address, examples=4)).cases_run == 4
     with pytest.raises(UsageError, match="available here: 64 bytes"):
         check(dataclasses.replace(request("right", address, examples=4), scheduler=None, workers=0))
-    real = dask_pool.DaskPool._facts
-    monkeypatch.setattr(dask_pool.DaskPool, "_facts", lambda self: (real(self)[0], 32))
+    real = dask_pool.DaskPool.memory
+    monkeypatch.setattr(dask_pool.DaskPool, "memory", lambda self: (32, real(self)[1]))
     with pytest.raises(
         UsageError, match="available on the dask worker with the least memory: 32 bytes; choose smaller sizes"
     ):
         check(request("right", address, examples=4))
+
+
+def test_what_still_runs_when_the_time_is_up_is_stopped(address: str) -> None:
+    """Of three cases that hang, two are on the cluster of one thread; the third is not begun."""
+    subjects = resolved(request("hangs", address, call_seconds=8.0))
+    cases = [job for job in plan(subjects).jobs if job.case.dims["N"] > 7][:3]
+    with contextlib.closing(executor_for(subjects)) as pool:
+        begun = time.monotonic()
+        found = list(pool.run(cases, begun + 2.0))
+        assert 2.0 < time.monotonic() - begun < 6.0
+    assert [(each.job, each.crash and each.crash.kind) for each in found] == [(job, "stopped") for job in cases[:2]]

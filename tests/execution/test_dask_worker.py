@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,84 +15,21 @@ import pytest
 from distributed import Client, LocalCluster
 from places import TESTS
 
-from gradoracle.check.setup import Setup
-from gradoracle.check.worker import ENTRY
-from gradoracle.execution import dask_worker
-from gradoracle.execution.dask_worker import Order
-from gradoracle.project.provenance import Provenance
+from gradoracle.execution import dask_pool
 
 FILE = TESTS / "scaled.py"
-SETUP = Setup(f"{FILE}:right", None, "cpu", "auto", {}, {}, 60.0, None, ())
 
 pytestmark = pytest.mark.xdist_group("cluster")
-
-
-class Stub:
-    """In place of a protected process."""
-
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-
-    def close(self) -> None:
-        """End it."""
-        self.ended.set()
-
-
-@pytest.fixture
-def stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stub]]:
-    """All that are started."""
-    found: list[Stub] = []
-
-    def started(order: bytes, turn: int) -> Any:
-        found.append(Stub())
-        return dask_worker._Pool(found[-1], turn, {})  # type: ignore[arg-type]
-
-    monkeypatch.setattr(dask_worker, "_started", started)
-    monkeypatch.setattr(dask_worker, "_KEPT_SECONDS", 0.4)
-    yield found
-    assert all(stub.ended.wait(5) for stub in found)
-    assert not dask_worker._idle and not dask_worker._turns, "nothing stays behind"
-
-
-def order() -> bytes:
-    return pickle.dumps(Order(ENTRY, SETUP, "right", "cpu", "/", Provenance({}, {})))
-
-
-def test_an_idle_process_ends_by_itself(stubs: list[Stub]) -> None:
-    """One that is in use does not, and neither does one that was used meanwhile."""
-    given = order()
-    with dask_worker._pool(given, "tcp://a:1") as busy, dask_worker._pool(given, "tcp://a:1"):
-        pass
-    with dask_worker._pool(given, "tcp://a:1") as again:
-        time.sleep(0.6)
-    assert len(stubs) == 2 and again is busy and sum(stub.ended.is_set() for stub in stubs) == 1
-    begun = time.monotonic()
-    assert all(stub.ended.wait(5) for stub in stubs) and time.monotonic() - begun > 0.2
-
-
-def test_a_case_that_comes_after_its_run_leaves_nothing_behind(stubs: list[Stub]) -> None:
-    given = order()
-    dask_worker.release(given)
-    with dask_worker._pool(given, "tcp://a:1"):
-        assert not dask_worker._idle
-    assert stubs[0].ended.is_set() and not dask_worker._idle and not dask_worker._turns
-
-
-def test_a_run_that_asks_for_the_same_is_another(stubs: list[Stub]) -> None:
-    first, second = order(), order()
-    with dask_worker._pool(second, "tcp://a:1"):
-        dask_worker.release(first)
-    assert not stubs[0].ended.is_set() and list(dask_worker._idle) == [second]
 
 
 def test_processes_of_a_client_that_was_killed_end(tmp_path: Path) -> None:
     program = f"import sys; from gradoracle.cli.main import run; sys.exit(run({words('ADDRESS')!r}))"
 
     def kept(seconds: float) -> None:
-        dask_worker._KEPT_SECONDS = seconds
+        dask_pool.KEPT_SECONDS = seconds
 
-    def idle() -> int:
-        return sum(len(pools) for pools in dask_worker._idle.values())
+    def held() -> int:
+        return dask_pool._process.cache_info().currsize
 
     with (
         LocalCluster(
@@ -113,7 +47,7 @@ def test_processes_of_a_client_that_was_killed_end(tmp_path: Path) -> None:
         os.kill(sender.pid, signal.SIGKILL)
         sender.wait()
         assert expected(lambda: processes(tmp_path) == 0, 15)
-        assert set(client.run(idle).values()) == {0}
+        assert set(client.run(held).values()) == {0}
 
 
 def words(address: str) -> list[str]:

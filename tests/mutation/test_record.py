@@ -12,9 +12,8 @@ from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome, Score
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
-from gradoracle.mutation.record import Record, fingerprint
+from gradoracle.mutation.record import Earlier, Record, fingerprint, read_earlier
 from gradoracle.mutation.run import Found, Mutation
-from gradoracle.mutation.since import Earlier, read_earlier
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import exit_code, render
 from gradoracle.project.shipped_names import family_names
