@@ -139,6 +139,9 @@ def test_a_case_whose_workers_are_always_lost_has_crashed(address: str, monkeypa
         address = "tcp://gone:1"
 
     class Killed:
+        def done(self) -> bool:
+            return True
+
         def result(self, timeout: float | None) -> Any:
             raise KilledWorker("judged", Gone(), 3)  # type: ignore[arg-type]
 
