@@ -17,7 +17,7 @@ import torch
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check import memory_estimate
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.formula import formula
+from gradoracle.check.formula import formulas
 from gradoracle.check.judge_law import LACKING, judge_law, kind_of
 from gradoracle.check.rehearsal import rehearse
 from gradoracle.check.severity import explained, located
@@ -296,7 +296,7 @@ def examine(
                 result = located(law, evidence, result)
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             with suppress(Exception):
-                result = replace(result, formula=formula(law, evidence, result.findings))
+                result = replace(result, formulas=formulas(law, evidence, result.findings))
         results.append(result)
     return CaseResult(job.kernel, job.case, tuple(results))
 
