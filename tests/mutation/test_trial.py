@@ -26,7 +26,7 @@ from torch import Tensor
 import gradoracle
 
 
-@gradoracle.family(dims={"N": gradoracle.sizes(1, 40)}, dtypes=("float32",))
+@gradoracle.family(dims={"N": gradoracle.sizes(8, 40)}, dtypes=("float32",))
 def square(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
     return x * x
 
