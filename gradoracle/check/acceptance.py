@@ -7,7 +7,7 @@ All of them compare ``kernel - truth`` with what a Budget says that rounding exp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +59,6 @@ def judge(
     scale: Tensor | None = None,
     largest: float | None = None,
     axes: Sequence[str] = (),
-    others: Callable[[], Mapping[str, Tensor]] = dict,
     of: str = "",
 ) -> Finding:
     """Judge one tensor by all rules, in the order exact, local, bias, pooled; the first one broken is the finding.
@@ -76,9 +75,7 @@ def judge(
             infinite there.
         of: the kernel's tensor that it is about, where ``name`` says more than that.
         axes: names of the dims, for the pattern of wrong elements.
-        others: returns further true tensors by name, with which wrong ones are compared; called only if needed.
     """
-    stored = got.dtype
     if largest is None:
         largest = torch.finfo(got.dtype).max
     got = got.detach().to("cpu", torch.float64)
@@ -119,7 +116,7 @@ def judge(
         return replace(
             found,
             outcome=Outcome.VIOLATED,
-            **_seen(wrong, got, truth, axes, others(), stored),
+            **_seen(wrong, got, truth, axes, limit),
             message=_too_large(int(wrong.sum()), found.elements),
             map=_map(in_sigma, compared, axes, got, truth),
         )
@@ -252,18 +249,11 @@ def _map(
 
 
 def _seen(
-    wrong: Tensor,
-    got: Tensor,
-    truth: Tensor,
-    axes: Sequence[str],
-    others: Mapping[str, Tensor] | None = None,
-    stored: torch.dtype | None = None,
+    wrong: Tensor, got: Tensor, truth: Tensor, axes: Sequence[str], limit: Tensor | None = None
 ) -> dict[str, Any]:
     """The fields of a Finding on where and how elements are wrong."""
-    found = read(wrong, got, truth, axes, others, stored)
-    like = found.likeness
-    where = found.region
-    return {"pattern": str(found), "place": str(where), "region": where, "cause": like.cause, "ratio": like.ratio}
+    found = read(wrong, got, truth, axes, limit)
+    return {"pattern": str(found), "place": str(found.region), "region": found.region}
 
 
 def _limit(allowance: Allowance, continuous: bool) -> Tensor:

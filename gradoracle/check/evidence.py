@@ -22,7 +22,6 @@ from gradoracle.model.contract import LARGEST, Contract, tried_on
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.reason import Reason
-from gradoracle.model.signature import cotangent_name, tangent_name
 from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
@@ -264,7 +263,6 @@ class Evidence:
                     error=truth.error(tensors[name]),
                     largest=LARGEST[self.dtype(name)],
                     axes=self.axes(name),
-                    others=functools.partial(self._others, derivative, name),
                 )
                 found.append(finding)
                 if finding.outcome is not Outcome.VIOLATED and typical(finding):
@@ -275,14 +273,6 @@ class Evidence:
                 note = f"loses accuracy: {found[0].error:.3g} times the budget of 'definition'; judged by '{algorithm}'"
                 best = replace(best, message=note, gives_away=found[0].error)
             yield best
-
-    def _others(self, derivative: Derivative, name: str) -> dict[str, Tensor]:
-        """The other true tensors of a derivative, and the kernel's inputs, in float64."""
-        given = {**self.sample.inputs}
-        given |= {cotangent_name(n): x for n, x in self.sample.cotangents.items() if derivative.takes_cotangents}
-        given |= {tangent_name(n): x for n, x in self.sample.tangents.items() if derivative.takes_tangents}
-        found = {n: x.detach().to("cpu", torch.float64) for n, x in given.items() if x.is_floating_point()}
-        return {n: truth.value for n, truth in self.truths(derivative).items() if n != name} | found
 
     def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
         """The strongest other preset whose budgets all violated tensors keep, or "".

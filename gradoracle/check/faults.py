@@ -6,9 +6,7 @@ import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from gradoracle.check.diagnosis.diagnosis import diagnose
-from gradoracle.check.diagnosis.symptom import of_verdicts
-from gradoracle.model.causes import ROUNDING
+from gradoracle.check.diagnosis.diagnosis import diagnose, of_verdicts
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import UNKNOWN, Fault, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
@@ -67,8 +65,8 @@ def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
 def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Fault]:
     """The faults with their severities and likely causes, the gravest first.
 
-    A cause is read from what the fault's verdicts show and from what holds of the same kernel. A verdict that is left
-    open belongs to no fault that others decide.
+    A cause is read from what the fault's verdicts show; lost precision has none. A verdict that is left open belongs to
+    no fault that others decide.
     """
     known = {key_of(verdict): verdict for verdict in verdicts}
     found = []
@@ -78,13 +76,8 @@ def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Faul
         if fault.specific not in fault.verdicts[1:]:
             fault = replace(fault, specific=None)
         members = [known[key] for key in fault.verdicts]
-        held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == members[0].kernel]
         severity = gravest(verdict.severity for verdict in members)
-        likely = diagnose(of_verdicts([*members, *held]))
-        if (likely.cause == ROUNDING and severity is Severity.WRONG) or (
-            likely.cause != ROUNDING and severity is Severity.PRECISION
-        ):
-            likely = UNKNOWN  # a rounding goes away when the kernel is widened, and nothing else does
+        likely = UNKNOWN if severity is Severity.PRECISION else diagnose(of_verdicts(members))
         found.append(replace(fault, severity=severity, diagnosis=likely))
     return sorted(found, key=lambda fault: 0 if fault.severity is None else fault.severity.rank)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.formula import formula
+from gradoracle.check.formula import formulas
 from gradoracle.check.judge_law import LACKING, judge_law, kind_of
 from gradoracle.check.severity import explained, located
 from gradoracle.check.usable_case import is_tried
@@ -70,7 +70,7 @@ def examine(
                 result = located(law, evidence, result)
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             try:
-                result = replace(result, formula=formula(law, evidence, result.findings))
+                result = replace(result, formulas=formulas(law, evidence, result.findings))
             except Exception as error:
                 forgive(error)
         results.append(result)

@@ -12,10 +12,10 @@ from typing import TypeVar
 from gradoracle.check.aggregate import Key, complete, verdict_of
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
-from gradoracle.check.minimise import agreed, mapped
+from gradoracle.check.minimise import mapped
 from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.model.errors import UsageError
-from gradoracle.model.finding import Finding
+from gradoracle.model.finding import NO_FORMULA, Finding
 from gradoracle.model.shard import EXPECTED, Shard
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.sums import TELLING, Sums, together
@@ -196,7 +196,8 @@ class _Whole:
             failing.sort(key=lambda each: each[1].statuses[status.value].first)
             shown = [found for part, _ in failing if (found := _shown(part, key, status)) is not None]
             if shown:
-                formula = agreed([each.formula for each in shown])
+                known = {each.formula for each in shown} - {NO_FORMULA}
+                formula = known.pop() if len(known) == 1 else NO_FORMULA  # shards that found another one disagree
                 return mapped(replace(shown[0], formula=formula, further=_further(key, failing)))
         return None
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gradoracle.cases.shrinking import Late, shrink
 from gradoracle.check.aggregate import Aggregate, Key
 from gradoracle.check.crashes import Crashes
-from gradoracle.check.diagnosis.likeness import is_one_factor
+from gradoracle.check.diagnosis.reconstruction import agreed
 from gradoracle.check.plan import Subjects
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.fault import Fault
-from gradoracle.model.finding import LOCAL_SIGMA, NO_LIKENESS, Finding, Likeness, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Formula, Outcome
 from gradoracle.model.job import Job, LawResult
 from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.reason import Reason
@@ -95,10 +94,7 @@ def minimised(
         the counterexamples, and what interrupted the shrinking, or "".
     """
     failing, request = list(aggregate.failing()), subjects.request
-    if request.inputs is None and request.shrink_seconds == 0:  # a replayed case is judged as it is
-        explained = {key: replace(found[key], formula=agreed([result.formula])) for key, _, _, result in failing}
-        return mapped_all(found | explained), ""
-    if request.inputs is not None:
+    if request.inputs is not None or request.shrink_seconds == 0:  # a replayed case is judged as it is
         return mapped_all(found), ""
     minimiser = _Minimiser(subjects, aggregate, retry)
     made = minimiser.all(failing, faults, found)
@@ -204,15 +200,17 @@ class _Minimiser:
         shown = self._shrunk_from(shown, key, case, result)
         return replace(shown, formula=self._formula(key, seconds), further=_further(self._aggregate, key))
 
-    def _formula(self, key: Key, seconds: float) -> Likeness:
-        """The formula that explains the largest few cases."""
+    def _formula(self, key: Key, seconds: float) -> Formula:
+        """The edited definition that gives what the kernel gave on the largest few cases; none from one case."""
         law, kernel, _ = key
-        formulas: list[Likeness] = []
-        if self._subjects.laws[law].kind is PropertyKind.ORACLE and seconds > 1 and not self.interrupted:
+        formulas: list[tuple[Formula, ...] | None] = []
+        telling = self._aggregate.telling(key)
+        telling = telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]
+        is_measured = self._subjects.laws[law].kind is PropertyKind.ORACLE
+        if len(telling) > 1 and is_measured and seconds > 1 and not self.interrupted:
             try:
-                telling = self._aggregate.telling(key)
-                for case, _ in telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]:
-                    formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
+                for case, _ in telling:
+                    formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formulas)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
         return agreed(formulas)
@@ -373,21 +371,6 @@ def mapped(shown: Counterexample) -> Counterexample:
         first_findings=kept(shown.first_findings),
         further=kept(shown.further),
     )
-
-
-def agreed(formulas: Sequence[Likeness]) -> Likeness:
-    """The formula that explains most cases, by its cause; none where they do not agree.
-
-    A factor near 1 may come from rounding, but not where it is the same on all cases.
-    """
-    known = [formula for formula in formulas if formula.cause]
-    ratios = [formula.ratio for formula in known if formula.ratio is not None]
-    if len(ratios) == len(known) and is_one_factor(ratios):
-        return replace(known[0], cause="ratio")
-    for cause, count in Counter(formula.cause for formula in known).most_common(1):
-        if 2 * count > len(known):
-            return next(formula for formula in known if formula.cause == cause)
-    return NO_LIKENESS
 
 
 def _message(result: LawResult) -> str:

@@ -224,7 +224,7 @@ def plan_of(case: Case, subjects: Subjects, there: int, where: str) -> Plan:
     for name, kernel in subjects.kernels.items():
         require_case(case, subjects.family, kernel, memory=(there, where))
         (laws,) = laws_on(subjects.laws.values(), kernel, [case])
-        jobs.append(Job(name, case, laws, explained=True, located=True, formulas=True))
+        jobs.append(Job(name, case, laws, explained=True, located=True))
     dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
     return Plan(subjects, tuple(jobs), tuple(jobs), dtypes)
 

@@ -54,14 +54,11 @@ def spread(found: Finding, signed: Tensor, truth: Tensor, own: Tensor, sigma: Te
                 error=bias.error,
                 message=bias.message,
                 pattern=bias.pattern,
-                cause=_leaning(e, t, sigma, pool.slope_top / pool.slope_bottom),
             )
     nulls = [s / pool.count for s in pool.null_squares]
     spread = _spread_rule(found.tensor, pool.squares / pool.count, nulls, pool.count, pool.shared)
     if spread.outcome is Outcome.VIOLATED:
-        return replace(
-            found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message, cause="dtype"
-        )
+        return replace(found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message)
     return found
 
 
@@ -97,12 +94,6 @@ def typical(finding: Finding) -> bool:
     return abs(pool.slope_top) <= 2.0 * pool.slope_bottom * _deviation(pool.slope_bottom, pool.null_slope_tops)
 
 
-def _leaning(error: Tensor, truth: Tensor, sigma: Tensor, slope: float) -> str:
-    """The cause that a slope points at: a factor where it is most of the error, else a rounding that leans one way."""
-    part = (slope * truth / sigma).square().sum()
-    return "ratio" if float(((error - slope * truth) / sigma).square().sum()) < 0.25 * float(part) else "dtype"
-
-
 def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Finding:
     """Bias: the slope of the error on the truth against the slopes that the probes show."""
     slope, deviation = top / bottom, _deviation(bottom, nulls)
@@ -113,8 +104,7 @@ def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Findi
     if ratio <= 1:
         return Finding(name, Outcome.HOLDS, "bias", ratio)
     message = f"the error is {slope:+.2e} of the truth throughout; rounding explains {limit:.1e}"
-    shown = f"{1 + slope:.6g}" if abs(slope) > 1e-4 else f"1 {'+' if slope > 0 else '-'} {abs(slope):.2e}"
-    return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {shown}")
+    return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern="every element")
 
 
 def _deviation(bottom: float, nulls: Sequence[float]) -> float:
@@ -155,4 +145,4 @@ def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: i
         return Finding(name, Outcome.HOLDS, "pooled", ratio)
     rms, explained = math.sqrt(mean_square), math.sqrt(limit)
     message = f"the rms error is {rms:.2f} sigma over {count} elements; rounding explains {explained:.2f}"
-    return Finding(name, Outcome.VIOLATED, "pooled", ratio, message=message, cause="dtype")
+    return Finding(name, Outcome.VIOLATED, "pooled", ratio, message=message)

@@ -10,7 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from gradoracle.check.diagnosis.known_numbers import known_numbers
 from gradoracle.check.evidence import Evidence
+from gradoracle.check.formula import graph_of
 from gradoracle.check.widened import widened
 from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
@@ -21,6 +23,7 @@ from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import LOCAL_SIGMA, Outcome
 from gradoracle.model.wrong_constant import WrongConstant
+from gradoracle.oracle.exact.definition import Undefined
 
 STEP = UNIT_ROUNDOFF["float64"] ** (1 / 3)  # relative: a central difference errs least at the cube root
 
@@ -45,23 +48,22 @@ def wrong_constant(
         seconds: that may pass.
 
     Returns:
-        A constant with whose fitted value every tensor of the derivative holds when widened. Where several constants
-        would do, the one whose fitted value has a name or, else, the fewest digits, of equals the first used, with the
-        others. None: no constant alone explains the error, one element depends on it, the kernel cannot be widened,
-        or no call or time is left.
+        A constant with whose fitted value every tensor of the derivative holds when widened, and whose fitted value is
+        a number that the definition has, 0 or 1. Where several constants would do, the first used, with the others.
+        None: no constant alone explains the error, its fitted value is none of these numbers, one element depends on
+        it, the kernel cannot be widened, or no call or time is left.
     """
     found: list[WrongConstant] = []
     try:
         fit = _Fit(evidence, derivative, names, WidenedRuns(evidence, derivative, calls, seconds))
-        found.extend(fit.explaining())  # as far as it comes
-    except OutOfBudget:
+        numbers = known_numbers(graph_of(evidence, derivative), evidence.case.dims, evidence.sample.options)
+        numbers |= {"0": 0.0, "1": 1.0}  # of a term or a factor that the definition lacks
+        found.extend(known for each in fit.explaining() if (known := each.recognised(numbers)) is not None)
+    except OutOfBudget:  # what was found by then counts
         pass
-    except (Unavailable, Refused, Crashed, Wrong):
+    except (Unavailable, Undefined, Refused, Crashed, Wrong):
         return None
-    if not found:
-        return None
-    lead = min(found, key=lambda each: each.digits)
-    return replace(lead, others=tuple(each for each in found if each is not lead))
+    return replace(found[0], others=tuple(found[1:])) if found else None
 
 
 class _Fit:

@@ -95,8 +95,7 @@ class Finding:
             there is no pattern.
         place: the part of ``pattern`` that says where: ``region`` in words, for readers of the json.
         region: where the wrong elements lie, as data.
-        cause: a name of ``causes.CAUSES`` that the values point at; "" for none.
-        ratio: of the wrong values to the true ones, where it is constant.
+        cause: a name of ``causes.PLANTED``, where the property knows another than its own; "" elsewhere.
         among: the kernel's tensors that it is about, unless ``tensor`` is simply the name of one.
         derivative: the highest that one of these tensors belongs to; None where none belongs to any.
         lost: whether values are NaN or infinite where the truth is finite, and not merely wrong.
@@ -135,7 +134,6 @@ class Finding:
     left: float = 0.0
     why: Reason | None = None
     cause: str = ""
-    ratio: float | None = None
     map: ErrorMap | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
     steps: tuple[tuple[float, float], ...] = ()
@@ -160,15 +158,19 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """Another formula that gives what the kernel gave: in words, the cause it points at or "", the ratio if any."""
+class Formula:
+    """An edited definition that gives what the kernel gave: the edit in words, and its cause; "" for none."""
 
     words: str = ""
     cause: str = ""
-    ratio: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What it reproduces, and how."""
+        return f"the definition reproduces every wrong element {self.words}" if self.words else ""
 
 
-NO_LIKENESS = Likeness()
+NO_FORMULA = Formula()
 
 
 def malformed(tensor: str, message: str) -> Finding:

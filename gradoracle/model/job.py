@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gradoracle.model.case import Case
-from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
+from gradoracle.model.finding import Finding, Formula
 from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
@@ -27,7 +27,7 @@ class Job:
         known_wrong: properties that an earlier case has shown to be wrong: no later severity is graver.
         located: whether to find the statement at which precision is lost, or the constant that is wrong, too.
         widened: whether to judge the kernel widened, on the CPU.
-        formulas: whether to find another formula that gives what the kernel gave.
+        formulas: whether to find edited definitions that give what the kernel gave.
         seconds: after which no further property is begun.
     """
 
@@ -97,7 +97,7 @@ class LawResult:
     undecided: str = ""  # why it is not known whether the violation stays with every float in float64
     loss: PrecisionLoss | None = None  # where precision is lost
     constant: WrongConstant | None = None  # that explains what is wrong
-    formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave
+    formulas: tuple[Formula, ...] | None = None  # edited definitions that give it; None where the case cannot tell
 
 
 @dataclass(frozen=True)

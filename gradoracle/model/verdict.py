@@ -10,7 +10,7 @@ from gradoracle.model import exit_codes
 from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import Fault
-from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
+from gradoracle.model.finding import NO_FORMULA, Finding, Formula
 from gradoracle.model.location import Location
 from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
@@ -55,7 +55,7 @@ class Counterexample:
             first of them.
         first_findings: the violated ones on ``shrunk_from``, whose sizes show where wrong elements lie; empty where
             nothing was shrunk.
-        formula: another formula that gives what the kernel gave, where one was found.
+        formula: an edited definition that gives what the kernel gave on several cases, where one was found.
         further: the violated ones on the cases with the most elements.
         trace: of an error, its traceback.
         preset: another precision contract under which the property would hold.
@@ -74,7 +74,7 @@ class Counterexample:
     command: str = ""
     pooled: bool = False
     first_findings: tuple[Finding, ...] = ()
-    formula: Likeness = NO_LIKENESS
+    formula: Formula = NO_FORMULA
     further: tuple[Finding, ...] = ()
     trace: str = ""
     preset: str = ""

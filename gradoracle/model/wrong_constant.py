@@ -6,26 +6,8 @@ import linecache
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
-NAMED: Mapping[str, float] = MappingProxyType(
-    {
-        "log2 e": math.log2(math.e),
-        "ln 2": math.log(2.0),
-        "ln 10": math.log(10.0),
-        "log10 e": math.log10(math.e),
-        "e": math.e,
-        "pi": math.pi,
-        "2 pi": 2 * math.pi,
-        "sqrt 2": math.sqrt(2.0),
-        "1 / sqrt 2": math.sqrt(0.5),
-        "sqrt (2 / pi)": math.sqrt(2 / math.pi),
-        "2 / sqrt pi": 2 / math.sqrt(math.pi),
-        "1 / sqrt (2 pi)": 1 / math.sqrt(2 * math.pi),
-        "ln (2 pi)": math.log(2 * math.pi),
-    }
-)
-_DIGITS = 17  # that tell any two float64 apart
+_SAME = 1e-12  # relative: two ways to compute one number in float64
 
 
 @dataclass(frozen=True)
@@ -42,6 +24,7 @@ class WrongConstant:
         uncertainty: how far rounding may move the fitted value.
         uses: at how many statements it is used, and was replaced.
         others: further numbers each of which would explain the error as well.
+        name: of the fitted value, such as ``log2 e``; "" where it has none, or several.
     """
 
     file: str
@@ -53,6 +36,7 @@ class WrongConstant:
     uncertainty: float
     uses: int = 1
     others: tuple[WrongConstant, ...] = ()
+    name: str = ""
 
     def mapped(self, shown: Callable[[str], str]) -> WrongConstant:
         """The same with the paths of files changed."""
@@ -63,20 +47,21 @@ class WrongConstant:
         """The text of the line, without indentation; "" where the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
-    @property
-    def name(self) -> str:
-        """The constant that the fitted value is, to its uncertainty; "" if it has no name."""
-        found = (name for name, value in NAMED.items() if abs(value - abs(self.fitted)) <= self.uncertainty)
-        return next(found, "")
+    def recognised(self, numbers: Mapping[str, float]) -> WrongConstant | None:
+        """The constant with the one number that its fitted value is, of either sign, to its uncertainty.
 
-    @property
-    def shortest(self) -> str:
-        """The fitted value with as few digits as its uncertainty leaves."""
-        shown = (f"{self.fitted:.{digits}g}" for digits in range(1, _DIGITS))
-        return next((each for each in shown if abs(float(each) - self.fitted) <= self.uncertainty), repr(self.fitted))
+        None where that is none of the numbers or several of them, or where the value as it is would do.
 
-    @property
-    def digits(self) -> int:
-        """How many digits that has: the fewer, the likelier was it meant; 0 for a constant with a name."""
-        significand = self.shortest.partition("e")[0].lstrip("-0.").replace(".", "")
-        return 0 if self.name else max(len(significand), 1)
+        Args:
+            numbers: none negative, by name; several names may have one value.
+        """
+        size = abs(self.fitted)
+        known = {name: value for name, value in numbers.items() if abs(value - size) <= self.uncertainty}
+        if not known or abs(self.value - self.fitted) <= self.uncertainty:
+            return None
+        value = next(iter(known.values()))
+        if not all(math.isclose(value, each, rel_tol=_SAME) for each in known.values()):
+            return None
+        name = next(iter(known)) if len(known) == 1 else ""
+        fitted = math.copysign(value, self.fitted) if value else 0.0
+        return replace(self, fitted=fitted, name="" if name == f"{value:.9g}" else name)

@@ -24,15 +24,14 @@ from typing import Any
 import torch
 
 from gradoracle.check.aggregate import Aggregate
-from gradoracle.check.diagnosis.diagnosis import diagnose
-from gradoracle.check.diagnosis.symptom import of_results
+from gradoracle.check.diagnosis.diagnosis import diagnose, of_results
 from gradoracle.check.judge_case import examine
 from gradoracle.check.setup import Setup, subjects
 from gradoracle.execution.device import prepare
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase
 from gradoracle.model.case import Case
-from gradoracle.model.job import CaseResult, Job
+from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
@@ -155,13 +154,11 @@ class _Bench:
 
     def diagnosed(self, jobs: Sequence[Job], begun: Callable[[], None]) -> str:
         """The cause that a report of these cases would name, where a property is violated on them."""
-        symptoms = []
+        results: list[LawResult] = []
         for job in jobs:
             begun()
-            result = self.judged(replace(job, explained=True, formulas=True))
-            if _is_violated(result):
-                symptoms += of_results(result.results, job.case, self.laws)
-        return diagnose(symptoms).cause
+            results += self.judged(replace(job, formulas=True)).results
+        return diagnose(of_results(results, self.laws)).cause
 
     def known(self, path: str) -> Known:
         """What is known of the unmutated kernel."""

@@ -96,7 +96,7 @@ def told_constant(constant: WrongConstant) -> str:
     """A wrong constant: its place, what it is, and with which value nothing is wrong."""
     name = f" ({constant.name})" if constant.name else ""
     what = f"{constant.argument} = " if constant.argument else ""
-    return f"{constant.file}:{constant.line}  {what}{constant.value:.9g} should be {constant.shortest}{name}"
+    return f"{constant.file}:{constant.line}  {what}{constant.value:.9g} should be {constant.fitted:.9g}{name}"
 
 
 def _violations(verdict: Verdict) -> list[Finding]:

@@ -14,7 +14,7 @@ from sweeps import slow
 from gradoracle.check import minimise
 from gradoracle.check.run import check, replay
 from gradoracle.execution import interpreter
-from gradoracle.model.causes import CAUSES
+from gradoracle.model.causes import PLANTED
 from gradoracle.model.dims import parse_sizes
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Report, Status
@@ -122,4 +122,4 @@ def test_its_wrong_kernel_says_where_it_was_reported(bug):
     else:
         assert wrong.__doc__.lower().startswith(repository.partition("/")[2])
     assert wrong.__doc__ != right.__doc__
-    assert bug.cause in CAUSES or bug.cause == ""
+    assert bug.cause in PLANTED or bug.cause == ""

@@ -94,6 +94,8 @@ def of_gelu(fault: str = "") -> Kernel:
             _gelu[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), fault, 64)
             if fault == "factor":
                 y = y * 1.001  # a factor
+            if fault == "factors":
+                y = y * 1.1 * 0.9
             return y
 
         @staticmethod
@@ -118,6 +120,6 @@ def of_rms(eps: float = EPS, again: bool = False) -> Kernel:
     return Kernel(f"eps {eps}", "rms", call, outside=True)
 
 
-# by fault: the right value, and how it is shown: its name or, without one, its digits
+# by fault: the right value, and its name
 TRUE = {"root": math.sqrt(2 / math.pi), "cubic": 0.044715, "log": math.log2(math.e), "factor": 1.0}
-SHOWN = {"root": "sqrt (2 / pi)", "cubic": "0.044715", "log": "log2 e", "factor": "1"}
+NAMES = {"root": "", "cubic": "", "log": "log2 e", "factor": ""}

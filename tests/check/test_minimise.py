@@ -174,7 +174,7 @@ def test_what_all_cases_show_together_is_shown_again_by_all_of_them(
     request = Request(str(file), dtypes=("float32",), dims={"N": sizes(1, 40)}, examples=60, property=law, workers=0)
     found = shown(check(request).verdicts[0])
     assert found.pooled and [finding.rule for finding in found.findings] == ["bias"]
-    assert "ratio 1 + 2." in found.findings[0].pattern
+    assert "the error is +2." in found.findings[0].message
     words = shlex.split(found.command)
     assert words[:2] == ["gradoracle", "check"] and words[5:9] == ["--dim", "N=1:40", "--examples", "60"]
     assert main.run([*words[1:], "--workers", "0"]) == 1

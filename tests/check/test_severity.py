@@ -120,7 +120,7 @@ def test_the_constant_that_is_wrong_is_named_where_a_case_has_several_elements()
     shown = report.verdicts[0].counterexample
     assert shown is not None and shown.constant is not None and shown.loss is None
     constant = shown.constant
-    assert (constant.value, constant.shortest, constant.line) == (1.0005, "1", line_of("return (1.0005 *"))
+    assert (constant.value, constant.fitted, constant.line) == (1.0005, 1.0, line_of("return (1.0005 *"))
     assert f"norms.py:{constant.line} 1.0005 should be 1" in " ".join(render([report]).split())
 
 

@@ -1,4 +1,4 @@
-"""How a fitted constant is shown."""
+"""Which fitted constants are recognised, and how they are named."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ import pytest
 
 from gradoracle.model.wrong_constant import WrongConstant
 
+NUMBERS = {"1": 1.0, "log2 e": math.log2(math.e), "D": 8.0, "1 / D": 0.125, "M": 8.0, "0.044715": 0.044715}
 
-def constant(fitted: float, uncertainty: float) -> WrongConstant:
-    return WrongConstant(__file__, 1, "test", "", 0.0, fitted, uncertainty)
+
+def constant(fitted: float, uncertainty: float, value: float = 0.0) -> WrongConstant:
+    return WrongConstant(__file__, 1, "test", "", value, fitted, uncertainty)
 
 
 @pytest.mark.parametrize(
-    ("fitted", "uncertainty", "name", "shortest", "digits"),
+    ("fitted", "uncertainty", "shown", "name"),
     [
-        (0.9999999999, 1e-9, "", "1", 1),
-        (0.9999999999, 1e-12, "", "0.9999999999", 10),
-        (0.0447149967, 1e-8, "", "0.044715", 5),
-        (1.0000002e-6, 1e-12, "", "1e-06", 1),
-        (math.log2(math.e) + 1e-9, 1e-8, "log2 e", "1.44269504", 0),
-        (-math.sqrt(2 / math.pi), 1e-8, "sqrt (2 / pi)", "-0.79788456", 0),
-        (1 / 3, 0.0, "", repr(1 / 3), 16),
+        (0.9999999999, 1e-9, 1.0, ""),
+        (0.9999999999, 1e-12, None, ""),
+        (0.0447149967, 1e-8, 0.044715, ""),
+        (math.log2(math.e) + 1e-9, 1e-8, math.log2(math.e), "log2 e"),
+        (-0.125, 1e-9, -0.125, "1 / D"),
+        (8.0, 1e-9, 8.0, ""),  # D or M
+        (1.2, 0.25, None, ""),  # 1 or log2 e
+        (0.101266, 1e-7, None, ""),
+        (-50.3, 0.01, None, ""),
     ],
 )
-def test_a_fitted_value_has_its_name_or_the_digits_that_are_known(
-    fitted: float, uncertainty: float, name: str, shortest: str, digits: int
+def test_a_fitted_value_is_one_known_number_or_not_shown(
+    fitted: float, uncertainty: float, shown: float | None, name: str
 ) -> None:
-    found = constant(fitted, uncertainty)
-    assert (found.name, found.shortest, found.digits) == (name, shortest, digits)
+    found = constant(fitted, uncertainty).recognised(NUMBERS)
+    assert (shown, name) == (None, "") if found is None else (found.fitted, found.name) == (shown, name)
+
+
+def test_a_value_that_would_do_as_it_is_is_not_wrong() -> None:
+    assert constant(1.0, 1e-6, value=1.0000001).recognised(NUMBERS) is None
 
 
 def test_the_source_is_the_line() -> None:
-    assert constant(1.0, 0.0).source == '"""How a fitted constant is shown."""'
+    assert constant(1.0, 0.0).source == '"""Which fitted constants are recognised, and how they are named."""'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradoracle.model.causes import CAUSES
+from gradoracle.model.causes import PLANTED
 from gradoracle.mutation.operators import OPERATORS
 from gradoracle.mutation.plant import mutants
 
@@ -245,7 +245,7 @@ def test_operators_are_named_apart_and_say_what_they_plant():
     for operator in OPERATORS:
         assert operator.statement.endswith(".") and operator.nodes
         assert operator.kernels or operator.wrappers
-        assert operator.cause in ("", *CAUSES)
+        assert operator.cause in ("", *PLANTED)
 
 
 @pytest.mark.parametrize("case", IN_KERNELS, ids=named)

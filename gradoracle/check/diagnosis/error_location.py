@@ -1,55 +1,63 @@
-"""Error location: where wrong elements lie and how they are wrong, in words that point at a cause."""
+"""Error location: where wrong elements lie, and how they are wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from gradoracle.check.diagnosis.likeness import likeness
-from gradoracle.model.finding import NO_LIKENESS, Likeness
+from gradoracle.check.diagnosis.known_numbers import CONSTANTS
+from gradoracle.model.finding import LOCAL_SIGMA
 from gradoracle.model.region import NOWHERE, Extent, Region, Span
+
+_RATIOS = {"-1": -1.0, **CONSTANTS}
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Where the wrong elements of one tensor lie, and what their values have to do with the true ones."""
+    """Where the wrong elements of one tensor lie, and how they are wrong, in words; "" where no fact holds of all."""
 
     region: Region = NOWHERE
-    likeness: Likeness = NO_LIKENESS
+    values: str = ""
 
     def __str__(self) -> str:
-        return "; ".join(part for part in (str(self.region), self.likeness.words) if part)
+        return "; ".join(part for part in (str(self.region), self.values) if part)
 
 
-def read(
-    wrong: Tensor,
-    got: Tensor | None,
-    truth: Tensor | None,
-    axes: Sequence[str] = (),
-    others: Mapping[str, Tensor] | None = None,
-    stored: torch.dtype | None = None,
-) -> Pattern:
-    """See where ``wrong`` is true and what relates ``got`` to ``truth`` there.
+def read(wrong: Tensor, got: Tensor, truth: Tensor, axes: Sequence[str] = (), limit: Tensor | None = None) -> Pattern:
+    """See where ``wrong`` is true, and what is true of all values there.
 
     Args:
         wrong: bool, the elements in question.
-        got: what the kernel gave, same shape; None where only the place is known.
-        truth: what is true, float64.
+        got: float64, what the kernel gave, same shape.
+        truth: float64, same shape.
         axes: names of the dims of the tensor; ``dim 0`` and so on where absent.
-        others: further true tensors by name, one of which may stand in the place of this one or be missing in it.
-        stored: the dtype in which the kernel gave ``got``.
+        limit: float64, the largest error within budget, same shape; None where no budget applies.
     """
-    if got is None or truth is None or not wrong.any():
-        return Pattern(region(wrong, axes))
-    return Pattern(region(wrong, axes), likeness(wrong, got, truth, axes, others, stored))
+    if not wrong.any():
+        return Pattern()
+    within = None if limit is None else limit.expand_as(truth)[wrong]
+    return Pattern(region(wrong, axes), _values(got[wrong], truth[wrong], within, bool(truth.any())))
 
 
-def describe(wrong: Tensor, got: Tensor | None, truth: Tensor | None, axes: Sequence[str] = ()) -> str:
-    """``read`` in words; empty where nothing stands out."""
-    return str(read(wrong, got, truth, axes))
+def _values(got: Tensor, true: Tensor, limit: Tensor | None, is_any_true: bool) -> str:
+    """What is true of all wrong values: NaN, infinite, 0, or a known multiple of the truth within the budget."""
+    if got.isnan().all():
+        return "NaN"
+    if not got.isfinite().all():
+        return "infinite or NaN" if got.isnan().any() else "infinite"
+    if (got == 0).all() and (true != 0).any():
+        return "0 where the truth is not"
+    if (true == 0).all():
+        return "not 0 where the truth is" if is_any_true else ""
+    if limit is None or not true.isfinite().all():
+        return ""
+    plain = true.abs() > LOCAL_SIGMA * limit
+    if true[plain].unique().numel() < 2:  # one number is a multiple of any other
+        return ""
+    factors = ((n, x) for n, x in _RATIOS.items() if ((got - x * true).abs() <= max(1.0, abs(x)) * limit).all())
+    return next((f"{name} times the truth" for name, _ in factors), "")
 
 
 def region(wrong: Tensor, axes: Sequence[str] = ()) -> Region:

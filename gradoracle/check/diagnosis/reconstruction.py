@@ -1,164 +1,127 @@
-"""Reconstruction: which edit of a definition's graph gives what a kernel gave."""
+"""Reconstruction: which edits of a definition give what a kernel gave, to within rounding."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from gradoracle.check.diagnosis.edits import Edit, edits
-from gradoracle.model import wording
-from gradoracle.model.finding import NO_LIKENESS, Likeness
+from gradoracle.check.diagnosis.edits import Edit, by_value, edits
+from gradoracle.model.finding import LOCAL_SIGMA, NO_FORMULA, Formula
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.exact.trees import leaves, looked_up
 from gradoracle.oracle.rounding.effects import plain_name
 
 _LARGEST = 1 << 22  # elements of all values of a graph together
 _MOST = 1 << 29  # elements computed in all
-_CLOSE = 0.03  # of the error, that an edit may leave unexplained
-_ALIKE, _NOTHING = 1.2, 1e-4  # what two causes may leave that explain a tensor equally well
-_CLOSE_ROUNDED = 0.5  # of a rounding, which a kernel commits in another order
-_FEWEST = 6  # wrong elements that an edit must explain
-_DIFFERENT = 3  # numbers among them: of fewer a factor is fitted to one
-_CLEAR = 6.0  # sigma, from which on an element is counted as wrong
-_NEAR_ONE = 2.0**-6  # factors as near to 1 as this are what a rounding makes of a factor that is shared
-_RANK = ("sign", "ratio", "shift", "tail", "sum", "transpose", "layout", "term", "dtype")
+_FEWEST = 6  # elements whose error no rounding of an edited definition hides
+_DIFFERENT = 3  # numbers among them: one number is explained by any factor
+_RANK = ("sign", "term", "ratio", "operands", "comparison")  # of edits that give the same, the plainest is named
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A wrong tensor: which output of the graph it is, what the kernel gave, and the sigma of its rounding errors."""
-
-    output: int
-    got: Tensor
-    sigma: Tensor
-
-
-@dataclass(frozen=True)
-class _Wrong:
-    """A wrong tensor's elements that count, in sigma: non-finite and exact ones, such as a masked 0, are left out.
+    """A wrong tensor of one case, float64 on the CPU.
 
     Attributes:
-        known: which they are.
-        true, sigma: of each.
-        error: of each, in sigma.
-        size: the sum of its squares.
-        clear: whether the error is one that an edit could explain.
+        name: what it is called.
+        output: which output of the definition's graph it is.
+        got: what the kernel gave.
+        true: the truth, same shape.
+        sigma: of the rounding errors, same shape.
     """
 
-    known: Tensor
+    name: str
+    output: int
+    got: Tensor
     true: Tensor
     sigma: Tensor
-    error: Tensor
-    size: float
-    clear: bool
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether enough elements err by so much that an edit within 8 sigma of them explains nearly all of it."""
+        far = (self.got - self.true).abs() > LOCAL_SIGMA**2 * self.sigma
+        return int(far.sum()) >= _FEWEST and int(self.got[far].unique().numel()) >= _DIFFERENT
 
-def _wrong(expected: Expected, true: Tensor) -> _Wrong:
-    known = (expected.sigma > 0) & expected.got.isfinite() & true.isfinite()
-    sigma = expected.sigma[known]
-    error = (expected.got - true)[known] / sigma
-    size = float(error.square().sum())
-    far = error.abs() > _CLEAR
-    several = int(far.sum()) >= _FEWEST and int(true[known][far].unique().numel()) >= _DIFFERENT
-    clear = size >= 16 * len(sigma) and math.isfinite(size) and several
-    return _Wrong(known, true[known], sigma, error, size, clear)
+    def is_given_by(self, edited: Tensor) -> bool:
+        """Whether every element of an edited definition's output is within 8 sigma of the kernel's.
 
-
-@dataclass(frozen=True)
-class _Fit:
-    """How much of a tensor's error an edit leaves unexplained, the factor of an operand, and whether that will do."""
-
-    rest: float
-    factor: float
-    good: bool
+        Where the edited output is larger than the true one, so are its roundings. Where the truth is exact, as a
+        masked 0, an element of the edited output is rounded like the others.
+        """
+        finite = edited.isfinite()
+        if not finite.equal(self.got.isfinite()):
+            return False
+        size, of_truth = edited[finite].norm(), self.true[finite].norm()
+        sigma = self.sigma * max(1.0, float(size / of_truth) if of_truth > 0 else 1.0)
+        rounds = (self.sigma > 0) & (self.true != 0) & self.true.isfinite()
+        relative = (self.sigma / self.true.abs())[rounds].median() if rounds.any() else 0.0
+        limit = LOCAL_SIGMA * torch.where(self.sigma > 0, sigma, relative * edited.abs())
+        return bool(((self.got - edited).abs() <= limit)[finite].all())
 
 
 def reconstruct(
-    graph: Graph, args: Sequence[Tensor], named: Sequence[str], expected: Sequence[Expected], saved: bool = False
-) -> Likeness:
-    """The edit that explains a wrong tensor best, of the cause that explains most of them.
+    graph: Graph | None,
+    args: Sequence[Tensor],
+    named: Sequence[str],
+    expected: Sequence[Expected],
+    numbers: Mapping[str, float],
+    saved: bool = False,
+) -> tuple[Formula, ...] | None:
+    """The edits of a definition that give every wrong tensor of one case.
 
     Args:
-        graph: of the definition.
+        graph: of the definition; None where it is not traced: its outputs alone are then multiplied.
         args: float64 inputs.
         named: what the inputs are called.
-        expected: the wrong tensors; those of which hardly an element is finite are passed over.
+        expected: the wrong tensors.
+        numbers: by which something may be multiplied, by name.
         saved: whether kernels may take what forward gave, and the maxima and sums of softmax, as they were saved: each
             edit is then tried so too.
 
     Returns:
-        The edit in words and its cause; an empty one where none explains a tensor.
+        The edited definitions in words, in a fixed order. None where the case cannot tell: no error is clear, or the
+        graph is too large.
     """
-    expected = [each for each in expected if int(each.got.isfinite().sum()) >= _FEWEST]
-    if not expected or _elements(graph) > _LARGEST:
-        return NO_LIKENESS
-    runs = _Runs(graph, args, {each.output for each in expected})
-    wrong = [(each.output, _wrong(each, runs.base[each.output])) for each in expected]
-    found: list[dict[str, tuple[float, Edit]]] = [{} for _ in expected]  # of each tensor the best edit of every cause
-    for edit in edits(graph, named):
-        if runs.spent > _MOST:
+    if not any(each.is_clear for each in expected):
+        return None
+    found = dict.fromkeys(_multiples(expected, numbers))
+    if graph is not None and _elements(graph) > _LARGEST:
+        return tuple(found) or None
+    runs = None if graph is None else _Runs(graph, args, {each.output for each in expected})
+    for edit in () if graph is None else edits(graph, named, numbers):
+        if runs is None or runs.spent > _MOST:
             break
         for kept in (False, True) if saved else (False,):
             outputs = runs.outputs(edit, kept)
             if outputs is None or (kept and not runs.kept):
                 continue
-            for (output, each), best in zip(wrong, found, strict=True):
-                fit = _fit(edit, each, outputs[output]) if each.clear else None
-                if fit is not None and fit.good:
-                    shown = _scaled(edit, fit.factor) if edit.linear else edit
-                    if shown.cause not in best or fit.rest < best[shown.cause][0]:
-                        best[shown.cause] = fit.rest, shown
-    return _chosen(found)
+            if all(each.is_given_by(outputs[each.output]) for each in expected):
+                found |= dict.fromkeys(edit.formulas)
+    return tuple(found)
 
 
-def _chosen(found: Sequence[Mapping[str, tuple[float, Edit]]]) -> Likeness:
-    """The cause that explains the most tensors; then the one with the smallest rest; then the most specific."""
-    rests: dict[str, list[float]] = {}
-    for best in found:
-        for cause, (rest, _) in best.items():
-            rests.setdefault(cause, []).append(rest)
-    if not rests:
-        return NO_LIKENESS
-    most = max(map(len, rests.values()))
-    means = {cause: sum(each) / most for cause, each in rests.items() if len(each) == most}
-    limit = _ALIKE * min(means.values()) + _NOTHING
-    cause = min((cause for cause, mean in means.items() if mean <= limit), key=_RANK.index)
-    _, edit = min((best[cause] for best in found if cause in best), key=lambda each: each[0])
-    return Likeness(f"the definition reproduces the result {edit.words}", cause, edit.factor)
+def _multiples(expected: Sequence[Expected], numbers: Mapping[str, float]) -> Iterator[Formula]:
+    """The wrong tensors as known multiples of the true ones."""
+    names, are = " and ".join(each.name for each in expected), "is" if len(expected) == 1 else "are"
+    if all(each.is_given_by(-each.true) for each in expected):
+        yield Formula(f"with the sign of {names} changed", "sign")
+    for factor, own in by_value(numbers).items():
+        if all(each.is_given_by(factor * each.true) for each in expected):
+            yield from (Formula(f"if {names} {are} multiplied by {name}", "ratio") for name in own)
 
 
-def _fit(edit: Edit, wrong: _Wrong, edited: Tensor) -> _Fit | None:
-    """The rest of the error after subtracting the edit's; None where the edit does not explain this tensor."""
-    value = edited[wrong.known]
-    if not bool(value.isfinite().all()):
-        return None
-    error, own = wrong.error, (value - wrong.true) / wrong.sigma
-    factor, bottom = 1.0, float(own.square().sum())
-    if edit.linear:
-        if bottom == 0:
-            return None
-        factor = float((error * own).sum()) / bottom
-    rest = float((error - factor * own).square().sum())
-    limit = _CLOSE_ROUNDED if edit.rounds else _CLOSE
-    return _Fit(math.sqrt(rest / wrong.size), 1.0 - factor, rest <= limit**2 * wrong.size + 2 * len(error))
-
-
-def _scaled(edit: Edit, factor: float) -> Edit:
-    """An operand that is left out altogether, or has another factor than 1."""
-    if abs(factor) < 0.03:
-        return edit
-    what = edit.words.removeprefix("without ")
-    if abs(factor + 1) < 0.03:
-        return replace(edit, cause="sign", words=f"with the sign of {what} changed")
-    cause = "ratio" if abs(factor - 1) > _NEAR_ONE else "dtype"
-    shown = wording.factor(factor)
-    return replace(edit, cause=cause, words=f"if {what} is multiplied by {shown}", factor=wording.as_shown(factor))
+def agreed(cases: Sequence[tuple[Formula, ...] | None]) -> Formula:
+    """The plainest edit that gives what the kernel gave on every case that can tell; none where fewer than two can."""
+    telling = [formulas for formulas in cases if formulas is not None]
+    if len(telling) < 2:
+        return NO_FORMULA
+    shared = [formula for formula in telling[0] if all(formula in formulas for formulas in telling)]
+    return min(shared, key=lambda formula: _RANK.index(formula.cause), default=NO_FORMULA)
 
 
 class _Runs:
@@ -177,7 +140,6 @@ class _Runs:
                     self.values[node] = graph.constant(node)
                 elif node.op == "call_function":
                     self.values[node] = _run(node, self.values)
-        self.base = [self.values[node] for node in graph.outputs]
         # of each call: the nodes it reads, whether it is a right output that others read, whether a softmax
         self._calls = [
             (node, node.all_input_nodes, node in self._saved and len(node.users) > 1, plain_name(node) == "_softmax")

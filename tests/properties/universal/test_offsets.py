@@ -10,8 +10,7 @@ from gradoracle.properties.universal import offsets
 from gradoracle.properties.universal.offsets import NEARBY, offsets_past_2_31_give_the_same
 
 from gradoracle.cases.sample import build
-from gradoracle.check.diagnosis.diagnosis import diagnose
-from gradoracle.check.diagnosis.symptom import of_results
+from gradoracle.check.diagnosis.diagnosis import diagnose, of_results
 from gradoracle.check.judge_law import judge_law
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
@@ -85,7 +84,7 @@ def test_a_stride_that_is_ignored_is_no_offset_that_wraps():
     assert wrong and all(each.message.endswith(NEARBY) and each.cause == "layout" for each in wrong)
     for kernel_, cause in ((IgnoresStrides.apply, ""), (wrapping, "offset")):
         results = [judged(LAW, kernel(kernel_))]
-        assert diagnose(of_results(results, CASE, {LAW.name: LAW})).cause == cause
+        assert diagnose(of_results(results, {LAW.name: LAW})).cause == cause
     assert offsets._laid(torch.zeros(3, 4), 0, far=False).stride() == (32, 1)
 
 
