@@ -18,6 +18,7 @@ from gradoracle.check.diagnosis.error_location import read, region
 from gradoracle.check.spread import spread
 from gradoracle.model.error_map import ErrorMap, errormap
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
+from gradoracle.model.formats import OF_DTYPES
 from gradoracle.model.reason import Reason
 
 TOO_WIDE = "budget too wide"
@@ -82,7 +83,8 @@ def judge(
         largest = torch.finfo(got.dtype).max
     got = got.detach().to("cpu", torch.float64)
     signed = got - truth if error is None else error
-    compared, exact = _exact(name, got, truth, allowance, largest, axes)
+    saturates = stored in OF_DTYPES and OF_DTYPES[stored].saturates
+    compared, exact = _exact(name, got, truth, allowance, largest, axes, saturates)
     named = (of,) if of else ()
     if exact is not None:
         return replace(exact, among=named)
@@ -177,9 +179,18 @@ def not_checked(name: str, reason: str) -> Finding:
 
 
 def _exact(
-    name: str, got: Tensor, truth: Tensor, allowance: Allowance, largest: float, axes: Sequence[str]
+    name: str,
+    got: Tensor,
+    truth: Tensor,
+    allowance: Allowance,
+    largest: float,
+    axes: Sequence[str],
+    saturates: bool,
 ) -> tuple[Tensor, Finding | None]:
-    """The elements that can be compared, and the first broken fact: non-finite values, elements that must be 0."""
+    """The elements that can be compared, and the first broken fact: non-finite values, elements that must be 0.
+
+    Where casts to the stored dtype saturate, its largest number stands for an infinite truth of the same sign.
+    """
     representable = truth.isfinite() & (truth.abs() <= largest)
     excused = torch.zeros_like(representable)
     if allowance.overflow is not None:
@@ -191,6 +202,8 @@ def _exact(
         what = "is not finite although the truth is, and no declared intermediate overflows"
         return lost, _violation(name, lost, got, truth, what, axes, lost=True)
     infinite = truth.isinf() & (got != truth) & ~excused
+    if saturates:
+        infinite &= got != truth.sign() * largest
     if infinite.any():
         return infinite, _violation(name, infinite, got, truth, "differs from an infinite truth", axes)
     missing = truth.isnan() & ~got.isnan() & ~excused

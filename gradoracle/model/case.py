@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from gradoracle.model import layouts, recipes
-from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.fields import Fields
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.signature import Signature, cotangent_name, tangent_name
 
 VERSION = "case:1"

@@ -15,9 +15,9 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing, layouts
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.property import law
 
 MARGIN = 1.0 / 16  # a kernel may meet underflow at values that much above where the definition does
@@ -87,9 +87,8 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
             continue
         if evidence.kernel.deterministic and not has_subnormals(evidence.sample):
             one = evidence.allowance(Derivative.VJP, name)
-            fine = (
-                expected.isfinite() & (expected.abs() <= LARGEST[evidence.dtype(name)]) & ~_underflows(evidence, name)
-            )
+            fine = expected.isfinite() & (expected.abs() <= FORMATS[evidence.dtype(name)].largest)
+            fine &= ~_underflows(evidence, name)
             for excused in (one.overflow, doubled.budgets(Derivative.VJP)[name].overflow):
                 fine &= ~excused if excused is not None else True
             unequal = wrong & fine

@@ -13,12 +13,13 @@ from gradoracle.check.diagnosis.likeness import is_one_factor
 from gradoracle.check.diagnosis.symptom import Seen, Symptom
 from gradoracle.model.causes import CAUSES
 from gradoracle.model.fault import UNKNOWN, Diagnosis
+from gradoracle.model.formats import DTYPES, FORMATS
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.region import Extent
 
 NAMED = ("dtype", "ratio", "sign", "offset")  # causes with a hit rate of 90 % or better
 _FACTS = (PropertyKind.MEMORY, PropertyKind.REPETITION, PropertyKind.LAYOUT)  # these say more than any value does
-_LOW = ("float16", "bfloat16")
+_LOW = frozenset(name for name in DTYPES if FORMATS[name].is_few)
 _FEWEST = 8  # elements of a tensor from which on its values are believed
 _SPECIFIC = ("sign", "ratio", "transpose", "shift", "term", "sum", "slice", "dtype")  # causes that values point at
 Found = tuple[str, str] | None  # a cause and the evidence for it

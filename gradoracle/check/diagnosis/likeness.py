@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.finding import NO_LIKENESS, Likeness
+from gradoracle.model.formats import OF_DTYPES
 from gradoracle.model.wording import factor
 
 # Ratios of wrong to right that name their cause.
@@ -277,7 +278,7 @@ def _rounded(mine: Tensor, true: Tensor, stored: torch.dtype | None) -> Likeness
     if len(mine) < _FEWEST or bottom == 0:
         return NO_LIKENESS
     size = math.sqrt(float(error.square().sum()) / bottom)
-    if size > _NOISE[stored in (torch.bfloat16, torch.float16)]:
+    if size > _NOISE[stored is not None and OF_DTYPES[stored].is_few]:
         return NO_LIKENESS
     for lower, name in _LOWER if stored in (torch.float32, torch.float64) else ():
         held, plain = mine.to(lower).double() == mine, true.to(lower).double() == true

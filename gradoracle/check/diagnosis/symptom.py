@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradoracle.model.case import Case
-from gradoracle.model.contract import PRECISION_BITS
-from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
+from gradoracle.model.formats import DTYPES, FORMATS
 from gradoracle.model.job import LawResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status, Verdict
@@ -93,7 +92,7 @@ class Seen:
         All symptoms where there is none. Coarser rounding hides a fault.
         """
         dtypes = {symptom.dtype for symptom, _ in self.tensors}
-        finest = max(DTYPES.keys() & dtypes, key=lambda dtype: PRECISION_BITS[dtype], default="")
+        finest = max(DTYPES.keys() & dtypes, key=lambda dtype: FORMATS[dtype].bits, default="")
         if not finest:
             return self
         broken, held = (

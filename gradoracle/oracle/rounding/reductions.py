@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import PARTS, SMALLEST_NORMAL, UNIT_ROUNDOFF
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.choices import picked
@@ -61,7 +61,8 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         in_order = None if drift is None else cleared(drift.reshape(value.shape), finite)
     dropped = None
     if call.name == "sum":
-        small = dropped_terms(x.value, list(dims or range(x.value.dim())), UNIT_ROUNDOFF[roundoff.contract.accumulate])
+        unit = FORMATS[roundoff.contract.accumulate].unit_roundoff
+        small = dropped_terms(x.value, list(dims or range(x.value.dim())), unit)
         dropped = summed(small)
     return roundoff.running_sum(q, squares, terms, largest, call.place, in_order, dropped=dropped)
 
@@ -133,7 +134,7 @@ def _dropped_products(roundoff: Roundoff, x: Tensor, y: Tensor, value: Tensor, s
     """
     if roundoff.contract.accumulate_block or squares is None:
         return None
-    unit = UNIT_ROUNDOFF[roundoff.contract.accumulate]
+    unit = FORMATS[roundoff.contract.accumulate].unit_roundoff
     left, right = dropped_terms(x, -1, unit), dropped_terms(y, -2, unit)
     counts, total = torch.zeros((), dtype=torch.float64), torch.zeros_like(value)
     if left is not None:
@@ -155,7 +156,7 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
     contract = roundoff.contract
     if not contract.accumulate_block:
         return q
-    smallest = SMALLEST_NORMAL[PARTS.get(contract.operand, contract.operand)]
+    smallest = FORMATS[FORMATS[contract.operand].parts or contract.operand].smallest_normal
     sizes = [x.abs(), y.abs()]
     low = [(size > 0) & (size < smallest) for size in sizes]
     if not any(bool(where.any()) for where in low):
@@ -163,7 +164,7 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
     squares = torch.matmul(*(torch.where(w, smallest, size).square_() for w, size in zip(low, sizes, strict=True)))
     squares.sub_(torch.matmul(*(size.masked_fill_(w, 0.0).square_() for w, size in zip(low, sizes, strict=True))))
     steps = x.shape[-1] / contract.accumulate_block + 1
-    width = torch.nan_to_num_(squares).clamp_min_(0.0).sqrt_().mul_(UNIT_ROUNDOFF[contract.accumulate] * steps)
+    width = torch.nan_to_num_(squares).clamp_min_(0.0).sqrt_().mul_(FORMATS[contract.accumulate].unit_roundoff * steps)
     key = torch.where(q.value == 0, 1.0, q.value)
     return roundoff.committed(
         q, width, key=key, bits=SUM_BITS, place=place, bound=2 * width if roundoff.worst else None
