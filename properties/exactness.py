@@ -11,7 +11,7 @@ from gradoracle.model.formats import FORMATS
 
 def times(tensor: Tensor, factor: float) -> Tensor | None:
     """The tensor times a power of two, in its layout; None where that is not exact."""
-    changed = layouts.pointwise(tensor, lambda t: (t.double() * factor).to(t.dtype))
+    changed = layouts.scaled(tensor, factor)
     exact = tensor.double() * factor == changed.double()
     return changed if bool(exact.all()) else None
 

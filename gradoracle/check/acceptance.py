@@ -23,6 +23,7 @@ from gradoracle.model.reason import Reason
 
 TOO_WIDE = "budget too wide"
 WIDEST_SENSITIVITY = 0.1
+_OF_ONE_ROUNDING = LOCAL_SIGMA / math.sqrt(3)  # unit roundoffs: the budget of storing a value, at most
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,19 @@ def judge(
             return replace(found, map=_map(in_sigma, compared, axes, got, truth))
     if sensitivity is None:
         return replace(found, sensitivity=None, message="the truth is 0 throughout")
-    if sensitivity > WIDEST_SENSITIVITY:
-        reason = f"{TOO_WIDE}: median budget / |truth| is {sensitivity:.2g}, more than {WIDEST_SENSITIVITY}"
+    if sensitivity > (widest := widest_sensitivity(stored)):
+        reason = f"{TOO_WIDE}: median budget / |truth| is {sensitivity:.2g}, more than {widest:.2g}"
         return replace(found, outcome=Outcome.NOT_CHECKED, message=reason, why=Reason.BUDGET)
     return found
+
+
+def widest_sensitivity(stored: torch.dtype) -> float:
+    """The median budget / |truth| up to which a tensor of a dtype counts as checked.
+
+    A tenth, and as much as storing a value takes where that is more: 0.29 in float8_e4m3fn, 0.58 in float8_e5m2.
+    """
+    unit = OF_DTYPES[stored].unit_roundoff if stored in OF_DTYPES else 0.0
+    return max(WIDEST_SENSITIVITY, _OF_ONE_ROUNDING * unit)
 
 
 def exactly(

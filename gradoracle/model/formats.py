@@ -172,3 +172,10 @@ OF_DTYPES: Mapping[torch.dtype, Format] = MappingProxyType({each.dtype: each for
 """The formats of torch's dtypes."""
 OF_TRITON: Mapping[str, Format] = MappingProxyType({each.triton: each for each in _ROWS if each.triton})
 """The formats by the name of Triton's type."""
+
+
+def is_in_range(tensor: torch.Tensor) -> bool:
+    """Whether a float tensor, of any dtype, has no element that overflow gives: infinite, NaN or saturated."""
+    held = OF_DTYPES.get(tensor.dtype)
+    size = tensor.detach().to(torch.float64).abs()
+    return bool((size < held.largest if held is not None and held.saturates else size.isfinite()).all())

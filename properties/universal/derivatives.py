@@ -177,12 +177,13 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
             truth, undecided = evidence.truths(derivative)[name].value, evidence.truths(derivative)[name].undecided
             compared = truth.isfinite() & (truth.abs() <= FORMATS[evidence.dtype(name)].largest)
             compared &= ~undecided if undecided is not None else True
+            got = got.detach().to("cpu", torch.float64)
             if not got.isfinite().all():
                 overflow = evidence.allowance(derivative, name).overflow
                 compared &= ~overflow if overflow is not None else True
             if not compared.any():
                 yield not_checked(name, "no element has a truth that is known to be finite")
                 continue
-            wrong = compared & ~got.detach().cpu().isfinite()
+            wrong = compared & ~got.isfinite()
             said = f"{int(wrong.sum())} elements are not finite where the truth is"
             yield exactly(name, wrong, said, lost=True, axes=evidence.axes(name))

@@ -38,8 +38,6 @@ def cast_impl(self: Any, src: Handle, dst_type: Any) -> Handle:
         is_held = src.dtype.name == BF16 and src.data.dtype == held_as(target)
         held = src.data if is_held else to_bf16(src.data)
         return TensorHandle(held, target)
-    if target.name in EIGHT_BITS and not is_widened():
-        return TensorHandle(to_fp8(src.data, target.name), target)
     return TensorHandle(src.data.astype(held_as(target), copy=False), target)
 
 

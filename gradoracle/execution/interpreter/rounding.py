@@ -83,15 +83,15 @@ def to_fp8(values: Array, name: str, *, toward_zero: bool = False) -> npt.NDArra
     """The bits of the nearest numbers, ties to even, in an 8-bit format that Triton names.
 
     As PTX `cvt.rn.satfinite`: larger numbers and infinities give the largest number of their sign, NaN is all ones
-    below the sign. ``values`` are floats or integers of any shape, each rounded once.
+    below the sign. Each value is rounded once.
 
     Args:
-        values: what is rounded.
+        values: floats of any dtype and shape.
         name: of the format.
         toward_zero: cut instead of rounding to nearest.
     """
     format_ = OF_TRITON[name]
-    wide = _to_float64_sticky(values) if values.dtype in (np.int64, np.uint64) else values.astype(np.float64)
+    wide = values.astype(np.float64)
     bits = format_.encoded(wide, saturates=True).astype(np.uint8)
     bits = np.where(np.isnan(wide) & (format_.specials == "nan" or format_.specials == "ieee"), np.uint8(0x7F), bits)
     if not toward_zero:

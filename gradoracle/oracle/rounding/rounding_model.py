@@ -218,6 +218,7 @@ class Roundoff:
         in_order: Tensor | None = None,
         products: bool = False,
         dropped: Tensor | None = None,
+        unit: float | None = None,
     ) -> Quantity:
         """``q`` as a running sum of ``terms`` terms; ``squares`` sums their squares, ``largest`` their sizes.
 
@@ -226,10 +227,11 @@ class Roundoff:
         between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md).
         ``products``: the terms are products, each of which is rounded if it is subnormal; a sum of numbers that the
         format holds is exact there. ``dropped``: the sum of the terms that are too small to change a partial sum
-        (``dropped_terms``), all of which a kernel may lose, where it does not truncate.
+        (``dropped_terms``), all of which a kernel may lose, where it does not truncate. ``unit``: the unit roundoff of
+        tensor cores that keep fewer bits than the contract's format has; each term is then what they add at a time.
         """
-        dtype = self.contract.accumulate
-        unit = FORMATS[dtype].unit_roundoff
+        dtype, block = self.contract.accumulate, self.contract.accumulate_block if unit is None else 1.0
+        unit = FORMATS[dtype].unit_roundoff if unit is None else unit
         q, size = bounded(q), q.value.abs()
         self.check_overflow(q, size, dtype)
         scale = (terms / 2 * squares).add_(q.value.square().mul_(terms / 3))
@@ -240,8 +242,8 @@ class Roundoff:
         shift = None if dropped is None else -dropped
         if bound is not None and dropped is not None:  # `committed` adds twice the shift, which the bound holds already
             bound = (bound - 2 * dropped.abs()).clamp_min(0.0)
-        if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
-            shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
+        if block:  # each step cuts the partial sum, which is half the sum on average
+            shift = q.value * (-unit / 2 * (terms / block + 1))
         key = (_KEYED_APART * scale).add_(size).copysign_(q.value)
         return self.committed(
             q, scale * unit, key=key, bits=min(FORMATS[dtype].bits, SUM_BITS), place=place, bound=bound,
