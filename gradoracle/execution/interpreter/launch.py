@@ -220,7 +220,7 @@ def run_grid(fn: Callable[..., Any], grid: Any, given: dict[str, Any]) -> None:
 
 def _inability(error: BaseException | None) -> Exception | None:
     """What the interpreter cannot do, if that is why a kernel or a function that it calls raised."""
-    while error is not None and not isinstance(error, values.CannotWiden):
+    while error is not None and not isinstance(error, (values.CannotWiden, values.CannotInterpret)):
         if isinstance(error, NotImplementedError) and str(error).endswith(_NOT_INTERPRETED):
             operation = str(error).removesuffix(_NOT_INTERPRETED)
             return values.CannotInterpret(f"Triton's interpreter has no {operation}; a GPU runs it")

@@ -9,8 +9,10 @@ import torch
 import triton
 import triton.language as tl
 from awkward_numbers import awkward
+from triton.runtime.errors import InterpreterError
 
 from gradoracle.execution import interpreter
+from gradoracle.execution.interpreter.values import CannotInterpret
 from gradoracle.model.formats import FORMATS, OF_TRITON
 
 pytestmark = [pytest.mark.xdist_group("interpreter"), interpreted.NEEDED]
@@ -85,3 +87,44 @@ def test_toward_zero_cuts(to: str) -> None:
 
 def test_the_formats_of_these_tests_are_all_that_cases_have() -> None:
     assert {each.triton for each in FORMATS.values() if each.preset and each.width == 8} == {*EIGHT_BITS}
+
+
+@triton.jit
+def _computing(X, Y, HOW: tl.constexpr):
+    at = tl.arange(0, 16)
+    x = tl.load(X + at)
+    if HOW == "sum":
+        y = x + x
+    elif HOW == "product":
+        y = x * 2.0
+    elif HOW == "negative":
+        y = -x
+    elif HOW == "larger":
+        y = tl.maximum(x, x)
+    elif HOW == "compared":
+        y = tl.where(x < x, x, x)
+    elif HOW == "largest":
+        y = tl.max(x, 0) + tl.zeros((16,), tl.float32)
+    elif HOW == "summed":
+        y = tl.sum(x, 0) + tl.zeros((16,), tl.float32)
+    tl.store(Y + at, y.to(tl.float32))
+
+
+@pytest.mark.parametrize("how", ["sum", "product", "negative", "summed"])
+def test_arithmetic_on_bits_fails_as_it_does_where_triton_compiles_it(how: str) -> None:
+    x = torch.arange(-8, 8).float().to(torch.float8_e5m2)
+    with pytest.raises(InterpreterError, match="arithmetic on fp8e5; expected a cast to float32"):
+        _computing[(1,)](x, torch.empty(16), how)
+
+
+@pytest.mark.parametrize("how", ["larger", "compared"])
+def test_a_comparison_of_bits_is_not_interpreted(how: str) -> None:
+    x = torch.arange(-8, 8).float().to(torch.float8_e5m2)
+    with pytest.raises(CannotInterpret, match="a comparison of fp8e5; expected a cast to float32"):
+        _computing[(1,)](x, torch.empty(16), how)
+
+
+def test_the_largest_of_a_block_is_found_in_float32() -> None:
+    out = torch.empty(16)
+    _computing[(1,)]((-torch.arange(1, 17).float()).to(torch.float8_e5m2), out, "largest")
+    assert torch.equal(out, torch.full((16,), -1.0))
