@@ -11,9 +11,9 @@ from torch import Tensor
 from gradoracle.check.acceptance import Allowance, exactly, judge
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.widened import narrowed
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -95,7 +95,7 @@ def within_both(
                 None if of_got is None else of_got.allowance(derivative, name, algorithm),
             ),
             continuous=evidence.continuous,
-            largest=LARGEST[evidence.dtype(name)],
+            largest=FORMATS[evidence.dtype(name)].largest,
             axes=evidence.axes(name),
             of=name if label else "",
         )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import prod
 
 from gradoracle.model.case import Case
-from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.family import Family
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Families
 
@@ -121,6 +121,6 @@ def may_have_twice_the_keys(case: Case, kernel: Kernel) -> str | None:
 def exact_operands(case: Case, kernel: Kernel) -> str | None:
     """Why properties in bits do not apply: the contract rounds the inputs themselves (tf32)."""
     contract = kernel.contract(case.dtype)
-    if UNIT_ROUNDOFF[contract.operand] <= UNIT_ROUNDOFF[case.dtype]:
+    if FORMATS[contract.operand].unit_roundoff <= FORMATS[case.dtype].unit_roundoff:
         return None
     return f"the contract {contract.name} rounds the inputs to {contract.operand}"

@@ -16,8 +16,8 @@ from gradoracle.check.acceptance import judge
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import layouts
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 
 
 def scale_of(sample: Sample) -> float:
@@ -37,9 +37,9 @@ def coarse_keys(k: Tensor, dtype: str) -> tuple[Tensor | None, float]:
     """Keys on a grid so coarse that keys and shifted keys are held exactly, and the shift (a power of two)."""
     largest = float(k.double().abs().max())
     shift = 2.0 ** (math.frexp(largest)[1] - 2) if largest > 0 else 1.0  # a quarter to a half of the largest
-    if 4 * (largest + shift) > LARGEST[dtype]:
+    if 4 * (largest + shift) > FORMATS[dtype].largest:
         return None, shift
-    grid = max(8 * shift * 2.0 ** -PRECISION_BITS[dtype], SMALLEST_SUBNORMAL[dtype])
+    grid = max(8 * shift * 2.0 ** -FORMATS[dtype].bits, FORMATS[dtype].smallest_subnormal)
     return ((k.double() / grid).round() * grid).to(k.dtype), max(shift, grid)
 
 
@@ -99,7 +99,7 @@ def held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, lab
             evidence.truths(derivative)[name].value[at],
             replace(whole, **cut),
             continuous=evidence.continuous,
-            largest=LARGEST[evidence.dtype(name)],
+            largest=FORMATS[evidence.dtype(name)].largest,
             axes=evidence.axes(name),
             of=name,
         )

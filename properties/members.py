@@ -61,7 +61,7 @@ class Appended:
             if tensor.is_floating_point():
                 drawn = self.scale * hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
                 slab = torch.from_numpy(drawn).reshape(slab.shape).to(out.device, out.dtype)
-                slab = slab * 0 if cotangent and dim in self.silent else slab
+                slab = (slab.double() * 0).to(slab.dtype) if cotangent and dim in self.silent else slab
             out = torch.cat([slab, out] if self.first else [out, slab], axis)
         if ends and self.more[name]:
             out = out.clone()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gradoracle.model.formats import FORMATS, OF_TRITON
 from gradoracle.project.shipped_names import law_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -211,3 +212,49 @@ def test_every_public_name_can_be_imported():
         assert getattr(gradoracle, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = gradoracle.nonsense
+
+
+# dicts by format that hold no fact of a format
+OWN_NUMBERS = {"execution/guard_memory.py": "the bits of poison"}
+
+
+def numbers_by_format(tree: ast.AST) -> list[int]:
+    """The lines of dicts from two number formats or more to numbers, or tuples with numbers."""
+    named = {*FORMATS, *OF_TRITON}
+
+    def is_format(key: ast.expr | None) -> bool:
+        return (isinstance(key, ast.Constant) and key.value in named) or (
+            isinstance(key, ast.Attribute) and key.attr in named
+        )
+
+    def is_number(value: ast.expr) -> bool:
+        if isinstance(value, ast.Tuple):
+            return any(map(is_number, value.elts))
+        if isinstance(value, ast.BinOp):
+            return is_number(value.left)
+        value = value.operand if isinstance(value, ast.UnaryOp) else value
+        return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    return [
+        node.lineno
+        for node in dicts
+        if sum(is_format(key) and is_number(value) for key, value in zip(node.keys, node.values, strict=True)) > 1
+    ]
+
+
+def test_number_formats_have_one_table():
+    """Facts of a format are read from model/formats.py: no other module has a dict of numbers by format."""
+    engine = ROOT / "gradoracle"
+    found = {path.relative_to(engine).as_posix() for path in ENGINE if numbers_by_format(ast.parse(path.read_text()))}
+    assert found == OWN_NUMBERS.keys()
+
+
+def test_a_second_table_is_seen():
+    for table in (
+        '{"float32": 24, "bfloat16": 8}',
+        "{torch.float16: 2.0**-14, torch.float32: 0.5}",
+        '{"fp16": (5, 15), "fp32": (8, 127)}',
+    ):
+        assert numbers_by_format(ast.parse(f"BITS = {table}"))
+    assert not numbers_by_format(ast.parse('{"float32": "ieee32", "float16": "fp16"}'))

@@ -17,9 +17,9 @@ from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wron
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative, as_tuple
-from gradoracle.model.dtypes import DTYPES as TORCH
 from gradoracle.model.family import Family
 from gradoracle.model.finding import Outcome
+from gradoracle.model.formats import DTYPES as TORCH
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import cotangent_name
 from gradoracle.mutation.sources import Lines, executed

@@ -18,9 +18,9 @@ from gradoracle.cases.sample import Sample, build, whole_dtype
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, is_spread, solved
 from gradoracle.model.dims import size as size_of
-from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.project.values import saved
 

@@ -19,10 +19,12 @@ from gradoracle.check.spread import spread
 from gradoracle.model.error_map import ErrorMap, errormap
 from gradoracle.model.errors import forgive
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
+from gradoracle.model.formats import OF_DTYPES
 from gradoracle.model.reason import Reason
 
 TOO_WIDE = "budget too wide"
 WIDEST_SENSITIVITY = 0.1
+_OF_ONE_ROUNDING = LOCAL_SIGMA / math.sqrt(3)  # unit roundoffs: the budget of storing a value, at most
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,13 @@ def judge(
         of: the kernel's tensor that it is about, where ``name`` says more than that.
         axes: names of the dims, for the pattern of wrong elements.
     """
+    stored = got.dtype
     if largest is None:
-        largest = torch.finfo(got.dtype).max
+        largest = torch.finfo(stored).max
     got = got.detach().to("cpu", torch.float64)
     signed = got - truth if error is None else error
-    compared, exact = _exact(name, got, truth, allowance, largest, axes)
+    saturates = stored in OF_DTYPES and OF_DTYPES[stored].saturates
+    compared, exact = _exact(name, got, truth, allowance, largest, axes, saturates)
     named = (of,) if of else ()
     if exact is not None:
         return replace(exact, among=named)
@@ -129,10 +133,19 @@ def judge(
             return replace(found, map=_map(in_sigma, compared, axes, got, truth))
     if sensitivity is None:
         return replace(found, sensitivity=None, message="the truth is 0 throughout")
-    if sensitivity > WIDEST_SENSITIVITY:
-        reason = f"{TOO_WIDE}: median budget / |truth| is {sensitivity:.2g}, more than {WIDEST_SENSITIVITY}"
+    if sensitivity > (widest := widest_sensitivity(stored)):
+        reason = f"{TOO_WIDE}: median budget / |truth| is {sensitivity:.2g}, more than {widest:.2g}"
         return replace(found, outcome=Outcome.NOT_CHECKED, message=reason, why=Reason.BUDGET)
     return found
+
+
+def widest_sensitivity(stored: torch.dtype) -> float:
+    """The median budget / |truth| up to which a tensor of a dtype counts as checked.
+
+    A tenth, and as much as storing a value takes where that is more: 0.29 in float8_e4m3fn, 0.58 in float8_e5m2.
+    """
+    unit = OF_DTYPES[stored].unit_roundoff if stored in OF_DTYPES else 0.0
+    return max(WIDEST_SENSITIVITY, _OF_ONE_ROUNDING * unit)
 
 
 def exactly(
@@ -175,9 +188,18 @@ def not_checked(name: str, reason: str) -> Finding:
 
 
 def _exact(
-    name: str, got: Tensor, truth: Tensor, allowance: Allowance, largest: float, axes: Sequence[str]
+    name: str,
+    got: Tensor,
+    truth: Tensor,
+    allowance: Allowance,
+    largest: float,
+    axes: Sequence[str],
+    saturates: bool,
 ) -> tuple[Tensor, Finding | None]:
-    """The elements that can be compared, and the first broken fact: non-finite values, elements that must be 0."""
+    """The elements that can be compared, and the first broken fact: non-finite values, elements that must be 0.
+
+    Where casts to the stored dtype saturate, its largest number stands for an infinite truth of the same sign.
+    """
     representable = truth.isfinite() & (truth.abs() <= largest)
     excused = torch.zeros_like(representable)
     if allowance.overflow is not None:
@@ -189,6 +211,8 @@ def _exact(
         what = "is not finite although the truth is, and no declared intermediate overflows"
         return lost, _violation(name, lost, got, truth, what, axes, lost=True)
     infinite = truth.isinf() & (got != truth) & ~excused
+    if saturates:
+        infinite &= got != truth.sign() * largest
     if infinite.any():
         return infinite, _violation(name, infinite, got, truth, "differs from an infinite truth", axes)
     missing = truth.isnan() & ~got.isnan() & ~excused

@@ -18,9 +18,10 @@ from gradoracle.execution.call_errors import NoDerivative, Refused, Unavailable
 from gradoracle.execution.guard_memory import Memory
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST, Contract, tried_on
+from gradoracle.model.contract import Contract, tried_on
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.reason import Reason
 from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact.trace import trace
@@ -261,7 +262,7 @@ class Evidence:
                     self.allowance(derivative, name, algorithm),
                     continuous=self.continuous,
                     error=truth.error(tensors[name]),
-                    largest=LARGEST[self.dtype(name)],
+                    largest=FORMATS[self.dtype(name)].largest,
                     axes=self.axes(name),
                 )
                 found.append(finding)

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradoracle.execution.environment import memory
 from gradoracle.model.case import Case
-from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.oracle.exact.definition import called
 

@@ -22,10 +22,10 @@ from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
-from gradoracle.model.contract import UNIT_ROUNDOFF, contract
-from gradoracle.model.dtypes import DTYPES
+from gradoracle.model.contract import contract
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
+from gradoracle.model.formats import DTYPES, FORMATS
 from gradoracle.model.job import Job, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind
@@ -287,7 +287,7 @@ def _of_the_most_tiles(kernel: Kernel, cases: Sequence[Case], places: Sequence[i
         case = cases[place]
         rows = kernel.tiles_of(case.dtype, case.dims, case.blocks, 1)
         many = math.prod(-(-case.dims[dim] // size) for dim, size in rows.items() if dim in case.dims)
-        return many, UNIT_ROUNDOFF[case.dtype]
+        return many, FORMATS[case.dtype].unit_roundoff
 
     return set({cases[place].blocks: place for place in sorted(places, key=tiles)}.values())
 

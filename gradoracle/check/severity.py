@@ -13,10 +13,10 @@ from gradoracle.check.widened import judged_widened, widened
 from gradoracle.check.wrong_constant import wrong_constant
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter import is_active
-from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import forgive, named
 from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.job import LawResult
 from gradoracle.model.location import shown
 from gradoracle.model.property import DIRECT, Property, PropertyKind
@@ -179,7 +179,7 @@ def shrinks_like_rounding(wide: Finding, as_written: Finding, dtype: str) -> boo
         return False
     if wide.worst is None or as_written.worst is None:
         return False
-    shrinks = math.sqrt(UNIT_ROUNDOFF["float64"] / UNIT_ROUNDOFF[dtype])
+    shrinks = math.sqrt(FORMATS["float64"].unit_roundoff / FORMATS[dtype].unit_roundoff)
     return all(
         now <= shrinks * before for now, before in zip(_sizes(wide.worst), _sizes(as_written.worst), strict=True)
     )

@@ -19,13 +19,13 @@ from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wron
 from gradoracle.execution.interpreter.numbers import Numbers, Replaced, Site
 from gradoracle.execution.interpreter.wrong_accesses import Place
 from gradoracle.execution.kernel_runner import Tensors
-from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import LOCAL_SIGMA, Outcome
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.wrong_constant import WrongConstant
 from gradoracle.oracle.exact.definition import Undefined
 
-STEP = UNIT_ROUNDOFF["float64"] ** (1 / 3)  # relative: a central difference errs least at the cube root
+STEP = FORMATS["float64"].unit_roundoff ** (1 / 3)  # relative: a central difference errs least at the cube root
 
 
 def wrong_constant(

@@ -20,9 +20,9 @@ import pytest
 
 from gradoracle.check.properties import laws_of
 from gradoracle.check.run import check
-from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.family import Family
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.project.request import Request

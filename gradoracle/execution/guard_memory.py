@@ -23,6 +23,8 @@ _POISON = {
     torch.float32: (torch.int32, 0x7FC5EED1),
     torch.bfloat16: (torch.int16, 0x7FD3),
     torch.float16: (torch.int16, 0x7ED3),
+    torch.float8_e5m2: (torch.uint8, 0x7D),
+    torch.float8_e4m3fn: (torch.uint8, 0xFF),  # Triton's NaN is the other one, 0x7F
 }
 _INTEGER_POISON = -0x5EED
 BAND = 64  # elements on either side

@@ -22,10 +22,11 @@ from gradoracle.execution.addresses import is_compared, knows_of_widening
 from gradoracle.execution.interpreter import intervention
 from gradoracle.execution.interpreter.values import CannotWiden
 from gradoracle.execution.interpreter.values import widened as widened_blocks
+from gradoracle.model.formats import OF_DTYPES
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+FLOATS = tuple(dtype for dtype in OF_DTYPES if dtype is not torch.float64)
 _OF_DTYPES = ("aten::promote_types", "aten::result_type", "aten::can_cast")  # these compute with dtypes, not values
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+_DTYPES = {OF_DTYPES[dtype].triton: dtype for dtype in FLOATS}
 _TRITON_NAMES: dict[torch.dtype | None, str] = {dtype: name for name, dtype in _DTYPES.items()}
 _ALLOCATE = ("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones", "full", "new_full")
 _CAPSULES = ("to_dlpack", "_to_dlpack")

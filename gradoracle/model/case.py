@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote, unquote
 
 from gradoracle.model import layouts, recipes
-from gradoracle.model.dtypes import DTYPES
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.signature import Signature, cotangent_name, tangent_name
 
 V = TypeVar("V")

@@ -11,37 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-# Number formats by name. A significand of p bits (the leading one included) has unit roundoff 2^-p.
-PRECISION_BITS: Mapping[str, int] = MappingProxyType(
-    {"float64": 53, "float32": 24, "bf16x6": 24, "tf32x3": 22, "tf32": 11, "float16": 11, "bfloat16": 8}
-)
-PARTS: Mapping[str, str] = MappingProxyType({"bf16x6": "bfloat16"})  # what a format's numbers are sums of
-FEW_BITS = 11  # of formats that have few significands
-UNIT_ROUNDOFF: Mapping[str, float] = MappingProxyType({name: 2.0**-bits for name, bits in PRECISION_BITS.items()})
-SMALLEST_NORMAL: Mapping[str, float] = MappingProxyType(
-    {"float64": 2.0**-1022, "float16": 2.0**-14}
-    | {"bf16x6": 2.0**-110}  # below it three parts hold fewer bits: bfloat16 ends at 2^-133
-    | {name: 2.0**-126 for name in ("float32", "tf32x3", "tf32", "bfloat16")}
-)
-SMALLEST_SUBNORMAL: Mapping[str, float] = MappingProxyType(
-    {name: max(SMALLEST_NORMAL[name] * 2.0 ** (1 - bits), 2.0**-1074) for name, bits in PRECISION_BITS.items()}
-)
-LARGEST: Mapping[str, float] = MappingProxyType(
-    {
-        "float64": (2 - 2.0**-52) * 2.0**1023,
-        "float32": (2 - 2.0**-23) * 2.0**127,
-        "bf16x6": 2.0**111,  # as kernels find the nearest part by 65537 times a number
-        "tf32x3": (2 - 2.0**-23) * 2.0**127,
-        "tf32": (2 - 2.0**-10) * 2.0**127,
-        "float16": 65504.0,
-        "bfloat16": (2 - 2.0**-7) * 2.0**127,
-    }
-)
+from gradoracle.model.formats import DTYPES, FORMATS, Format
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What a correct kernel rounds, quantity by quantity; formats are names from ``UNIT_ROUNDOFF``.
+    """What a correct kernel rounds, quantity by quantity; formats are names from ``FORMATS``.
 
     Attributes:
         name: of the preset, as it is printed in headlines and given on the command line.
@@ -90,13 +65,16 @@ class Contract:
     def rounds_to_few_bits(self) -> bool:
         """Whether anything is rounded to so few significands that the errors of many values are those of a few."""
         formats = (self.operand, self.elementwise, self.output)
-        return self.rounds and any(PRECISION_BITS[name] <= FEW_BITS for name in formats)
+        return self.rounds and any(FORMATS[name].is_few for name in formats)
 
 
-def _fused(name: str, dtype: str) -> Contract:
-    return Contract(name, dtype, operand=dtype, output=dtype, fast_exp=2.0**-13, accumulate_block=16.0)
+def _fused(format_: Format) -> Contract:
+    """That of a kernel which rounds its operands and outputs to a format, and nothing in between."""
+    dtype = format_.name
+    return Contract(format_.preset, dtype, operand=dtype, output=dtype, fast_exp=2.0**-13, accumulate_block=16.0)
 
 
+_FUSED = {each.name: _fused(each) for each in FORMATS.values() if each.preset and each.is_few}
 _IEEE32 = Contract("ieee32", "float32", operand="float32")
 
 # of one dtype, the strongest first
@@ -111,10 +89,9 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
             replace(_IEEE32, name="bf16x6", operand="bf16x6", accumulate_block=16.0 / 6.0),
             replace(_IEEE32, name="tf32x3", operand="tf32x3", truncate=True, accumulate_block=8.0 / 3.0),
             replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),
-            _fused("bf16", "bfloat16"),
-            _fused("fp16", "float16"),
-            replace(_fused("eager-bf16", "bfloat16"), residuals="bfloat16", store_all=True),
-            replace(_fused("eager-fp16", "float16"), residuals="float16", store_all=True),
+            *_FUSED.values(),
+            replace(_FUSED["bfloat16"], name="eager-bf16", residuals="bfloat16", store_all=True),
+            replace(_FUSED["float16"], name="eager-fp16", residuals="float16", store_all=True),
             Contract(
                 "float64", "float64", "float64", "float64", "float64", "float64", "float64", "float64",
                 fast_exp=0.0, flush_to_zero=False,
@@ -125,8 +102,6 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
 
 EXACT = replace(PRESETS["float64"], name="exact", rounds=False)
 
-_DEFAULTS = {"float32": "ieee32", "bfloat16": "bf16", "float16": "fp16", "float64": "float64"}
-
 
 def default_contract(dtype: str) -> Contract:
     """The contract under which an undeclared kernel of this dtype is judged.
@@ -134,9 +109,9 @@ def default_contract(dtype: str) -> Contract:
     Raises:
         ValueError: no contract is known for ``dtype``.
     """
-    if dtype not in _DEFAULTS:
-        raise ValueError(f"no precision contract for dtype {dtype!r}; contracts exist for {', '.join(_DEFAULTS)}")
-    return PRESETS[_DEFAULTS[dtype]]
+    if dtype not in DTYPES:
+        raise ValueError(f"no precision contract for dtype {dtype!r}; contracts exist for {', '.join(DTYPES)}")
+    return PRESETS[FORMATS[dtype].preset]
 
 
 def contract(name: str, dtype: str) -> Contract:
@@ -177,7 +152,7 @@ def widened(own: Contract) -> Contract:
     Constants are as its source writes them, to the digits of float32 unless ``own`` promises more. Approximations that
     are declared coarser than the presets' stay as coarse as they are.
     """
-    base, units = PRESETS["float64"], UNIT_ROUNDOFF[own.elementwise] / UNIT_ROUNDOFF["float64"]
+    base, units = PRESETS["float64"], FORMATS[own.elementwise].unit_roundoff / FORMATS["float64"].unit_roundoff
 
     def kept(declared: float, usual: float) -> float:
         return usual + max(declared - usual, 0.0) * units
@@ -198,4 +173,4 @@ def representable(number: float, dtype: str) -> bool:
     if number == 0 or not math.isfinite(number):
         return True
     significand, _ = math.frexp(number)
-    return (significand * 2.0 ** PRECISION_BITS[dtype]).is_integer()
+    return (significand * 2.0 ** FORMATS[dtype].bits).is_integer()

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradoracle.model.constraints import constrained
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive, size
-from gradoracle.model.dtypes import DTYPES
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import Signature, cotangent_name, read_signature
 from gradoracle.model.wording import counted

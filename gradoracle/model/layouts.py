@@ -160,6 +160,11 @@ def pointwise(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     return change(storage_of(tensor)).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
+def scaled(tensor: Tensor, factor: float) -> Tensor:
+    """The tensor times a number, rounded to its dtype, with its strides and offset; also of dtypes without products."""
+    return pointwise(tensor, lambda t: (t.to(torch.float64) * factor).to(t.dtype))
+
+
 def moved(tensor: Tensor, device: str | torch.device) -> Tensor:
     """The tensor on another device with its strides, its offset and all of its storage, poison included."""
     return pointwise(tensor, lambda storage: storage.to(device))

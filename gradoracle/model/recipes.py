@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradoracle.model import hashing
-from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_NORMAL
-from gradoracle.model.dtypes import DTYPES
+from gradoracle.model.formats import DTYPES, FORMATS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -104,7 +103,7 @@ def _extreme(draft: Draft) -> Floats:
 
 
 def _tiny(draft: Draft) -> Floats:
-    return draft.normal() * max(draft.parameter, 4.0 * SMALLEST_NORMAL[draft.dtype])
+    return draft.normal() * max(draft.parameter, 4.0 * FORMATS[draft.dtype].smallest_normal)
 
 
 def _ties(draft: Draft) -> Floats:
@@ -165,7 +164,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "subnormal",
                 "uniform between plus and minus the smallest normal of the dtype",
-                lambda d: SMALLEST_NORMAL[d.dtype] * d.uniform(),
+                lambda d: FORMATS[d.dtype].smallest_normal * d.uniform(),
                 False,
             ),
             Recipe("largemean", "p plus normal", lambda d: d.parameter + d.normal(), False, 100.0, -math.inf),
@@ -287,8 +286,8 @@ def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str)
     draft = Draft(tuple(shape), seed, name, 0.0 if parameter is None else parameter, dtype)
     drawn = _FLOATS[recipe_name].draw(draft).reshape(-1)
     largest = float(np.max(np.abs(drawn), where=np.isfinite(drawn), initial=0.0))
-    if largest > LARGEST[dtype]:
-        drawn = drawn * 2.0 ** -(math.frexp(largest)[1] - math.frexp(LARGEST[dtype])[1] + 1)
+    if largest > FORMATS[dtype].largest:
+        drawn = drawn * 2.0 ** -(math.frexp(largest)[1] - math.frexp(FORMATS[dtype].largest)[1] + 1)
     return rounded(drawn, dtype).reshape(tuple(shape))
 
 
@@ -308,6 +307,7 @@ def indices(text: str, shape: Sequence[int], low: int, high: int, *, seed: int, 
 def rounded(numbers: Floats, dtype: str) -> Tensor:
     """Float64 numbers rounded once, to nearest even, to a dtype; subnormals are kept and overflow is infinite.
 
+    In a format without infinities overflow gives the largest number, as in PyTorch's casts.
     Integer arithmetic on the bits: conversions of libraries round twice (float64 to bfloat16 through float32) or
     flush subnormals, depending on the machine and its settings.
 
@@ -322,29 +322,10 @@ def rounded(numbers: Floats, dtype: str) -> Tensor:
         raise ValueError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     if dtype == "float64":
         return torch.from_numpy(np.ascontiguousarray(numbers, np.float64).copy())
-    found = np.empty(len(numbers), np.int32 if dtype == "float32" else np.int16)
+    found = np.empty(len(numbers), f"int{8 * DTYPES[dtype].itemsize}")
     for start in range(0, len(numbers), _CHUNK):
-        found[start : start + _CHUNK] = _bits(numbers[start : start + _CHUNK], dtype).astype(found.dtype)
+        found[start : start + _CHUNK] = FORMATS[dtype].encoded(numbers[start : start + _CHUNK]).astype(found.dtype)
     return torch.from_numpy(found).view(DTYPES[dtype])
 
 
 _CHUNK = 1 << 14  # elements that fit the first caches
-
-
-def _bits(numbers: Floats, dtype: str) -> NDArray[np.uint64]:
-    """The bit patterns of the nearest numbers of a dtype narrower than float64."""
-    fraction = PRECISION_BITS[dtype] - 1  # stored bits of the significand
-    width = 32 if dtype == "float32" else 16
-    lowest = math.frexp(SMALLEST_NORMAL[dtype])[1] - 1  # exponent of the smallest normal
-    shift = np.uint64(52 - fraction)
-    raw = np.ascontiguousarray(numbers).view(np.uint64)
-    magnitude = raw & np.uint64((1 << 63) - 1)
-    odd = (magnitude >> shift) & np.uint64(1)
-    half = np.uint64((1 << (51 - fraction)) - 1)
-    normal = ((magnitude + half + odd) >> shift) - np.uint64((1023 + lowest - 1) << fraction)
-    small = magnitude < np.uint64((1023 + lowest) << 52)
-    if small.any():
-        steps = np.rint(np.where(small, np.abs(numbers), 0.0) * 2.0 ** (fraction - lowest))
-        normal = np.where(small, steps.astype(np.uint64), normal)
-    infinite = np.uint64(((1 << (width - 1 - fraction)) - 1) << fraction)
-    return np.minimum(normal, infinite) | ((raw >> np.uint64(63)) << np.uint64(width - 1))

@@ -10,6 +10,7 @@ import torch
 import triton.language as tl
 
 from gradoracle.execution.interpreter import launch_hooks
+from gradoracle.model.formats import OF_DTYPES
 
 # (module, function, types by argument, constants by argument, options); a constant's type is "constexpr"
 Specialisation = tuple[
@@ -17,10 +18,7 @@ Specialisation = tuple[
 ]  # fmt: skip
 
 _TYPES = {
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float64: "fp64",
+    **{dtype: each.triton for dtype, each in OF_DTYPES.items()},
     torch.int8: "i8",
     torch.int16: "i16",
     torch.int32: "i32",

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.model.contract import UNIT_ROUNDOFF, Contract
+from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative, as_tuple, program
 from gradoracle.model.dims import solved
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp_name
 from gradoracle.oracle import beyond_float64
 from gradoracle.oracle.beyond_float64 import Unread, leaves
@@ -29,8 +30,8 @@ from gradoracle.oracle.exact.definition import differentiating, require, transfo
 from gradoracle.oracle.exact.enclosure import Expansion
 from gradoracle.oracle.exact.trace import Graph, trace
 from gradoracle.oracle.rounding import reading
-from gradoracle.oracle.rounding.formats import half_spacing
 from gradoracle.oracle.rounding.reading import Budget
+from gradoracle.oracle.rounding.spacing import half_spacing
 from gradoracle.oracle.scalable import Scalable
 
 GRAPHS_KEPT = 64
@@ -390,8 +391,9 @@ def _float64_radius(budget: Budget, contract: Contract, stored: str) -> Tensor:
     If a kernel computes in float64 and stores a narrower format, its sigma is nearly all storage, which the reading
     does not have.
     """
-    ratio = UNIT_ROUNDOFF["float64"] / min(UNIT_ROUNDOFF[t] for t in (contract.accumulate, contract.elementwise))
-    if ratio < TRUTH_SHARE or UNIT_ROUNDOFF[stored] == UNIT_ROUNDOFF["float64"]:
+    finest = FORMATS["float64"].unit_roundoff
+    ratio = finest / min(FORMATS[t].unit_roundoff for t in (contract.accumulate, contract.elementwise))
+    if ratio < TRUTH_SHARE or FORMATS[stored].unit_roundoff == finest:
         return budget.sigma * ratio
-    step = torch.where(budget.value.isfinite(), half_spacing(budget.value.abs(), UNIT_ROUNDOFF[stored]), 0.0)
+    step = torch.where(budget.value.isfinite(), half_spacing(budget.value.abs(), FORMATS[stored].unit_roundoff), 0.0)
     return (budget.sigma.square() - step.square() / 3).clamp_min(0.0).sqrt() * ratio

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError, first_line
 from gradoracle.model.family import Family, integers_apart, of_floats
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.modules import call_with, input_names
 from gradoracle.model.signature import Signature, TensorSpec, cotangent_name, tangent_name

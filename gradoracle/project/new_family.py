@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import TargetError, first_line
 from gradoracle.model.family import IndexDomain
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.modules import input_names
 from gradoracle.model.signature import TensorSpec
 from gradoracle.project.example import bound, parts_of, require_tensors, seeded
@@ -174,7 +174,7 @@ def _domain(domain: IndexDomain) -> str:
 def _kind(spec: TensorSpec) -> str:
     if spec.kind == "int":
         return {"int64": "Int", "bool": "Bool"}.get(spec.dtype, spec.dtype.title().replace("Uint", "UInt"))
-    return "BFloat16" if spec.dtype == "bfloat16" else spec.dtype.title() or "Float"
+    return "BFloat16" if spec.dtype == "bfloat16" else spec.dtype.capitalize().replace("_", "") or "Float"
 
 
 def _annotation(spec: TensorSpec) -> str:

@@ -10,7 +10,8 @@ from gradoracle.properties.attention import scale_of, seen
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.model.contract import LARGEST, Contract
+from gradoracle.model.contract import Contract
+from gradoracle.model.formats import FORMATS
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,6 @@ def score_tangent(q: Tensor, k: Tensor, tq: Tensor, tk: Tensor, scale: float) ->
 
 def scores_overflow(scores: Scores, contract: Contract) -> bool:
     """Whether a score, or a partial sum of one, may be beyond the format that the contract keeps it in."""
-    largest = LARGEST[contract.output if contract.store_all else contract.accumulate]
+    largest = FORMATS[contract.output if contract.store_all else contract.accumulate].largest
     size = scores.q.abs().amax((-1, -2), keepdim=True) * scores.k.abs().amax((-1, -2), keepdim=True)
     return bool((size * scores.q.shape[-1] * max(scores.scale, 1.0)).max() > largest / 4)

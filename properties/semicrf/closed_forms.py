@@ -18,9 +18,9 @@ from gradoracle.properties.semicrf.problems import LENGTHS, Known, along, double
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.model.contract import SMALLEST_SUBNORMAL, UNIT_ROUNDOFF
+from gradoracle.model.formats import FORMATS
 
-UNIT = UNIT_ROUNDOFF["float64"]
+UNIT = FORMATS["float64"].unit_roundoff
 
 Tensors = Mapping[str, Tensor]
 
@@ -28,7 +28,7 @@ Tensors = Mapping[str, Tensor]
 def rounded(value: Tensor) -> Known:
     """A value that is the nearest float64 or the next."""
     size = torch.where(value.isfinite(), value.abs(), 0.0)
-    return Known(value, torch.maximum(2 * UNIT * size, (size > 0).double() * SMALLEST_SUBNORMAL["float64"]))
+    return Known(value, torch.maximum(2 * UNIT * size, (size > 0).double() * FORMATS["float64"].smallest_subnormal))
 
 
 def of_paths(sample: Sample) -> Mapping[str, Known]:

@@ -25,13 +25,14 @@ from torch.nn.functional import pad
 from gradoracle.check.acceptance import Allowance
 from gradoracle.check.error_relation import PROBES, Part
 from gradoracle.check.evidence import Evidence
-from gradoracle.model.contract import EXACT, UNIT_ROUNDOFF
+from gradoracle.model.contract import EXACT
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
 from gradoracle.oracle.rounding.reading import Budget
 
-_STORED, _FINE = "float32", UNIT_ROUNDOFF["float64"]
-_UNIT = UNIT_ROUNDOFF[_STORED]
+_STORED, _FINE = "float32", FORMATS["float64"].unit_roundoff
+_UNIT = FORMATS[_STORED].unit_roundoff
 _TINY = 1e-300
 _FEW = 4  # probes
 
@@ -214,7 +215,7 @@ def _segments(evidence: Evidence, got: Tensor, starts: Budget) -> Part:
     whole = starts.value[:, :, None]
     share = torch.where(whole > 0, true / whole.clamp_min(_TINY), 0.0)
     logs = torch.where(true > 0, true.clamp_min(_TINY).log(), 0.0)
-    unit = UNIT_ROUNDOFF[contract.elementwise]
+    unit = FORMATS[contract.elementwise].unit_roundoff
     own = unit * true * (contract.exp_ulps**2 + 3 + logs.square()).sqrt()
     sigma = ((share * starts.sigma[:, :, None]).square() + own.square() / 3).sqrt()
     worst = None if starts.worst is None else share * starts.worst[:, :, None] + own

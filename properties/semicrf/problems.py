@@ -15,9 +15,9 @@ from gradoracle.check.acceptance import exactly, judge
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing, layouts
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 
 FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Derivative.HVP
@@ -206,7 +206,7 @@ def known(evidence: Evidence, label: str, truths: Mapping[str, Known]) -> Iterat
                 truth.value,
                 replace(evidence.allowance(derivative, name, algorithm), radius=truth.radius, undecided=None),
                 continuous=evidence.continuous,
-                largest=LARGEST[evidence.dtype(name)],
+                largest=FORMATS[evidence.dtype(name)].largest,
                 axes=evidence.axes(name),
                 of=name,
             )

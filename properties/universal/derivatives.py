@@ -12,9 +12,9 @@ from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import NoDerivative, Unavailable
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind, law
 
@@ -175,14 +175,15 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
             continue
         for name, got in tensors.items():
             truth, undecided = evidence.truths(derivative)[name].value, evidence.truths(derivative)[name].undecided
-            compared = truth.isfinite() & (truth.abs() <= LARGEST[evidence.dtype(name)])
+            compared = truth.isfinite() & (truth.abs() <= FORMATS[evidence.dtype(name)].largest)
             compared &= ~undecided if undecided is not None else True
+            got = got.detach().to("cpu", torch.float64)
             if not got.isfinite().all():
                 overflow = evidence.allowance(derivative, name).overflow
                 compared &= ~overflow if overflow is not None else True
             if not compared.any():
                 yield not_checked(name, "no element has a truth that is known to be finite")
                 continue
-            wrong = compared & ~got.detach().cpu().isfinite()
+            wrong = compared & ~got.isfinite()
             said = f"{int(wrong.sum())} elements are not finite where the truth is"
             yield exactly(name, wrong, said, lost=True, axes=evidence.axes(name))

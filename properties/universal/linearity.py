@@ -15,9 +15,9 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing, layouts
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS, is_in_range
 from gradoracle.model.property import law
 
 MARGIN = 1.0 / 16  # a kernel may meet underflow at values that much above where the definition does
@@ -71,8 +71,8 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
     a threshold on gradients. vjp_matches_the_oracle sees those that are larger than rounding.
     Cannot catch: any wrong map that is linear; vjp_matches_the_oracle does.
     """
-    twice = {name: layouts.pointwise(g, lambda t: 2 * t) for name, g in evidence.sample.cotangents.items()}
-    if not all(g.isfinite().all() for g in twice.values()):
+    twice = {name: layouts.scaled(g, 2.0) for name, g in evidence.sample.cotangents.items()}
+    if not all(map(is_in_range, twice.values())):
         yield not_checked("J^T 2g - 2 J^T g", "twice the cotangent overflows")
         return
     doubled = evidence.variant("2 g", lambda sample: sample.with_cotangents(**twice))
@@ -87,9 +87,8 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
             continue
         if evidence.kernel.deterministic and not has_subnormals(evidence.sample):
             one = evidence.allowance(Derivative.VJP, name)
-            fine = (
-                expected.isfinite() & (expected.abs() <= LARGEST[evidence.dtype(name)]) & ~_underflows(evidence, name)
-            )
+            fine = expected.isfinite() & (expected.abs() <= FORMATS[evidence.dtype(name)].largest)
+            fine &= ~_underflows(evidence, name)
             for excused in (one.overflow, doubled.budgets(Derivative.VJP)[name].overflow):
                 fine &= ~excused if excused is not None else True
             unequal = wrong & fine

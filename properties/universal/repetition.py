@@ -59,7 +59,8 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     halved = evidence.variant("inputs halved", lambda sample: sample.map(own_storage).with_inputs(**_halves(sample)))
     for tensor in copy.inputs.values():
         if tensor.is_floating_point():
-            layouts.storage_of(tensor).mul_(0.5)
+            storage = layouts.storage_of(tensor)
+            storage.copy_(layouts.scaled(storage, 0.5))
     second, _ = evidence.subject.vjp(copy, evidence.blocks)
     yield from agree(halved, second, halved.vjp(), exact=exact, label=", other inputs in the same memory")
     yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
@@ -158,4 +159,4 @@ def own_storage(tensor: Tensor) -> Tensor:
 
 def _halves(sample: Sample) -> dict[str, Tensor]:
     floats = {name: tensor for name, tensor in sample.inputs.items() if tensor.is_floating_point()}
-    return {name: layouts.pointwise(tensor, lambda t: t * 0.5) for name, tensor in floats.items()}
+    return {name: layouts.scaled(tensor, 0.5) for name, tensor in floats.items()}

@@ -9,33 +9,32 @@ import numpy as np
 import pytest
 import torch
 
-from gradoracle.model.contract import LARGEST, SMALLEST_NORMAL
-from gradoracle.model.dtypes import DTYPES
+from gradoracle.model.formats import DTYPES, FORMATS
 from gradoracle.model.recipes import INDEX_RECIPES, RECIPES, canonical, indices, is_continuous, rounded, values
 
 SHAPE = (2, 3, 33, 17)
 # digests in the order of DTYPES, of integers one
 GOLDEN = {
-    "normal": "99db8d1f 22eaecd2 08444afc 866e1029",
-    "uniform": "6a9cc4df 1982d8f7 e6e13e8d fcbc9227",
-    "positive": "b31a3e4e e4410656 6976dbb0 73d7fdc5",
-    "alternating": "53176ccb 0213a92e d5aeea79 711d3ac3",
-    "ramp": "82fa7acc 3e6f553c 8fa710af 6b092049",
-    "wide": "80ba87bb 7320f9ce 4c6ee6a7 dca4131b",
-    "outlier": "d6488bf1 2d6b82ea eb2c7a62 4d475f94",
-    "extreme": "130058ac 4b333cac 4c522be4 18e08f9c",
-    "tiny": "34b0f71a ca0b7f2e a65e675b 6e125e7a",
-    "subnormal": "fd3ca9d1 664bc758 e6798aae a8d123b6",
-    "largemean": "e1cfce5a dcdfec75 537d319a fa4f2c46",
-    "ties": "6cd78e25 c3afd5de f04960aa f109a5d6",
-    "powers": "d682cc7c 5303505d 2be498f9 d64bbfe8",
-    "onehot": "82d7b8fe 8d316c58 43c7949a 8eccd7bf",
-    "constant": "1da0d0a9 28297c7c 82c1e3b6 601a99b1",
-    "zeros": "059676fe 2f59b333 2f59b333 4d01ac7e",
-    "normal:3": "c0403b0f 6e419444 4b3268f7 1415104e",
-    "normal:1e-3": "d6b04a79 74ccacd9 2e21d193 4fe46346",
-    "largemean:1000": "3b42db10 29db5868 9a22da1f 152cf722",
-    "extreme:1e6": "ef9f7e6a b25d3003 972d5f71 214f6a49",
+    "normal": "99db8d1f 22eaecd2 08444afc 866e1029 865bba5a eac1d349",
+    "uniform": "6a9cc4df 1982d8f7 e6e13e8d fcbc9227 b7620ffa 49eeda0f",
+    "positive": "b31a3e4e e4410656 6976dbb0 73d7fdc5 a4700915 3f5d74ec",
+    "alternating": "53176ccb 0213a92e d5aeea79 711d3ac3 964c2311 21bf8747",
+    "ramp": "82fa7acc 3e6f553c 8fa710af 6b092049 f8f6da51 63d21ff2",
+    "wide": "80ba87bb 7320f9ce 4c6ee6a7 dca4131b 8831145d 1dc6c44b",
+    "outlier": "d6488bf1 2d6b82ea eb2c7a62 4d475f94 7a7f410c adf6909c",
+    "extreme": "130058ac 4b333cac 4c522be4 18e08f9c 423cb617 096a28cd",
+    "tiny": "34b0f71a ca0b7f2e a65e675b 6e125e7a 7e4a33c0 f83cb90c",
+    "subnormal": "fd3ca9d1 664bc758 e6798aae a8d123b6 e6dccba2 ea2ea0bb",
+    "largemean": "e1cfce5a dcdfec75 537d319a fa4f2c46 d00971a6 0d272420",
+    "ties": "6cd78e25 c3afd5de f04960aa f109a5d6 3f191c17 211bad60",
+    "powers": "d682cc7c 5303505d 2be498f9 d64bbfe8 63e1042a 3a9d6947",
+    "onehot": "82d7b8fe 8d316c58 43c7949a 8eccd7bf 9affa57e 128bca19",
+    "constant": "1da0d0a9 28297c7c 82c1e3b6 601a99b1 230441c2 052f5a67",
+    "zeros": "059676fe 2f59b333 2f59b333 4d01ac7e b3314f7b b3314f7b",
+    "normal:3": "c0403b0f 6e419444 4b3268f7 1415104e 507afb80 eb98ec5a",
+    "normal:1e-3": "d6b04a79 74ccacd9 2e21d193 4fe46346 fc2ac7fc a2450b25",
+    "largemean:1000": "3b42db10 29db5868 9a22da1f 152cf722 8f4ec8d3 21df5821",
+    "extreme:1e6": "ef9f7e6a b25d3003 972d5f71 214f6a49 e9086bc7 fce3a09e",
     "index": "2cfb26aa",
     "lowest": "aaf3fb05",
     "highest": "c18349cd",
@@ -44,7 +43,7 @@ GOLDEN = {
 
 
 def digest(tensor: torch.Tensor) -> str:
-    width = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
+    width = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[tensor.element_size()]
     array = tensor.contiguous().view(width).numpy()
     return hashlib.sha256(array.astype(array.dtype.newbyteorder("<")).tobytes()).hexdigest()[:8]
 
@@ -64,7 +63,7 @@ def test_golden_digests_of_integers(name: str) -> None:
 def test_every_recipe_is_finite_in_every_dtype_and_shape(name: str, dtype: str) -> None:
     for shape in ((), (1,), (7,), (1, 1), (3, 1, 5), SHAPE):
         tensor = values(name, shape, dtype, seed=11, name="q")
-        assert tensor.shape == shape and tensor.dtype == DTYPES[dtype] and tensor.isfinite().all()
+        assert tensor.shape == shape and tensor.dtype == DTYPES[dtype] and tensor.double().isfinite().all()
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*itertools.product(RECIPES, ("float32", "float16"))])
@@ -94,10 +93,11 @@ def test_characters() -> None:
     assert (drawn("outlier").abs() > 50).sum() == 1 and (drawn("outlier").abs() >= 100).sum() == 1
     assert drawn("extreme").abs().min() >= 5000 and 9900 < drawn("extreme").abs().max() <= 1e4
     assert 1e-31 < drawn("tiny").std() < 1e-29
-    assert 1 < drawn("tiny", "float16").std() / SMALLEST_NORMAL["float16"] < 8
+    assert 1 < drawn("tiny", "float16").std() / FORMATS["float16"].smallest_normal < 8
     for dtype in ("float32", "bfloat16", "float16"):
         small = drawn("subnormal", dtype)
-        assert small.abs().max() <= SMALLEST_NORMAL[dtype] and small.abs().max() > 0.9 * SMALLEST_NORMAL[dtype]
+        most = FORMATS[dtype].smallest_normal
+        assert small.abs().max() <= most and small.abs().max() > 0.9 * most
     assert abs(drawn("largemean").mean() - 100) < 0.2 and drawn("largemean").std() < 2
     assert len(drawn("ties").unique()) == 3 and len(drawn("ties:5").unique()) == 5
     assert set(drawn("powers").abs().unique().tolist()) == {2.0**k for k in range(-4, 5)}
@@ -109,7 +109,8 @@ def test_characters() -> None:
 
 def test_beyond_the_range_of_the_dtype_values_stay_finite_and_distinct() -> None:
     tensor = values("extreme:1e6", (8, 8), "float16", seed=1, name="q")
-    assert tensor.isfinite().all() and LARGEST["float16"] / 8 < tensor.abs().max().item() <= LARGEST["float16"]
+    largest = FORMATS["float16"].largest
+    assert tensor.isfinite().all() and largest / 8 < tensor.abs().max().item() <= largest
     assert len(tensor.unique()) > 32
 
 
@@ -146,6 +147,15 @@ def test_rounding_agrees_with_the_single_rounding_of_numpy(dtype: str) -> None:
         expected = numbers.astype(dtype)
     width = np.int32 if dtype == "float32" else np.int16
     assert np.array_equal(rounded(numbers, dtype).numpy().view(width), expected.view(width))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_rounding_to_8_bits_agrees_with_torch(dtype: str) -> None:
+    numbers = hard_numbers(FORMATS[dtype].lowest, 9, FORMATS[dtype].bits - 1).astype(
+        np.float32
+    )  # torch rounds that once
+    expected = torch.from_numpy(numbers).to(DTYPES[dtype])
+    assert torch.equal(rounded(numbers.astype(np.float64), dtype).view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_rounding_to_bfloat16_is_the_nearest_even_and_single() -> None:
@@ -215,9 +225,10 @@ def test_unknown_dtype() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_forbidden_entries_are_minus_infinity_and_the_others_are_normal(dtype: str) -> None:
-    drawn = values("forbidden:0.2", (2000,), dtype, seed=3, name="primal bias")
-    forbidden = drawn == -torch.inf
+    drawn = values("forbidden:0.2", (2000,), dtype, seed=3, name="primal bias").double()
+    format_ = FORMATS[dtype]
+    forbidden = drawn == (-torch.inf if format_.has_infinities else -format_.largest)
     assert 0.15 < float(forbidden.double().mean()) < 0.25 and bool(drawn[~forbidden].isfinite().all())
-    plain = values("normal", (2000,), dtype, seed=3, name="primal bias")
+    plain = values("normal", (2000,), dtype, seed=3, name="primal bias").double()
     assert torch.equal(drawn[~forbidden], plain[~forbidden])
     assert is_continuous("forbidden") and "forbidden" not in RECIPES  # no family draws it that does not name it

@@ -12,10 +12,10 @@ from correct_kernels import budgets_of, fused, in_sigma, normal
 from torch import Tensor
 
 from gradoracle.check.acceptance import Allowance, judge
-from gradoracle.model import contract as contracts
-from gradoracle.model.contract import EXACT, PRESETS, UNIT_ROUNDOFF, contract, default_contract, representable
+from gradoracle.model.contract import EXACT, PRESETS, contract, default_contract, representable
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.model.finding import Outcome
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact import certified, multiprecision
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.annotations import fast_exp
@@ -63,10 +63,10 @@ def test_a_contract_that_does_not_fit_is_one_sentence(name: str, dtype: str, sai
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_formats_are_those_of_torch(dtype: str) -> None:
     info = torch.finfo(getattr(torch, dtype))
-    assert UNIT_ROUNDOFF[dtype] == info.eps / 2
-    assert contracts.SMALLEST_NORMAL[dtype] == info.smallest_normal
-    assert contracts.LARGEST[dtype] == info.max
-    assert contracts.SMALLEST_SUBNORMAL[dtype] == info.smallest_normal * info.eps
+    assert FORMATS[dtype].unit_roundoff == info.eps / 2
+    assert FORMATS[dtype].smallest_normal == info.smallest_normal
+    assert FORMATS[dtype].largest == info.max
+    assert FORMATS[dtype].smallest_subnormal == info.smallest_normal * info.eps
     for number in (1.0, 0.1, 1 / 3, 0.75, 257.0, 1 + info.eps, 1 + info.eps / 2):
         assert representable(number, dtype) == (float(torch.tensor(number, dtype=getattr(torch, dtype))) == number)
 
@@ -80,7 +80,8 @@ def test_an_output_errs_by_half_its_spacing(preset: str) -> None:
     x64 = x * (1 + 1e-9)  # not held by the inputs' format
     budget = budget_of(lambda x: x * 1.0000001, x64, preset=preset, worst=True)
     rounded = budget.value.to(getattr(torch, PRESETS[preset].output)).double()
-    spacing = torch.exp2(torch.floor(torch.log2(budget.value.abs()))) * 2 * UNIT_ROUNDOFF[PRESETS[preset].output]
+    unit = FORMATS[PRESETS[preset].output].unit_roundoff
+    spacing = torch.exp2(torch.floor(torch.log2(budget.value.abs()))) * 2 * unit
     error = (rounded - budget.value).abs()
     assert budget.worst is not None and (error <= budget.worst).all()
     assert ((budget.independent >= spacing / 12**0.5) & (budget.independent < spacing)).all()

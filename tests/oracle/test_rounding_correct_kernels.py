@@ -11,7 +11,8 @@ import torch
 from correct_kernels import NAMES, RECIPES, REPEATING, budgets_of, fused, in_sigma, normal, of_worst, slope
 from sweeps import covering
 
-from gradoracle.model.contract import LARGEST, default_contract
+from gradoracle.model.contract import default_contract
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.reading import budgets
 
@@ -50,7 +51,7 @@ def test_correct_kernels_stay_within_their_budgets(
     found = budgets_of(inputs, preset=preset, algorithm=own, worst=True, probes=4 if repeats else 16)
     for name, kernel in KERNELS[algorithm].items():
         for tensor, got, budget in zip(NAMES, kernel(*inputs), found, strict=True):
-            lost = ~got.isfinite() & (budget.value.abs() <= LARGEST[str(dtype)[6:]])
+            lost = ~got.isfinite() & (budget.value.abs() <= FORMATS[str(dtype)[6:]].largest)
             assert not lost.any() or (budget.overflow is not None and budget.overflow[lost].all()), (name, tensor)
             got = torch.where(got.isfinite(), got.double(), budget.value)
             assert of_worst(got, budget) <= 1, (name, tensor, shape)

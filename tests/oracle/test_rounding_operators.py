@@ -7,8 +7,9 @@ import torch
 from catalogue import CATALOGUE
 from torch import Tensor
 
-from gradoracle.model.contract import EXACT, PRESETS, UNIT_ROUNDOFF
+from gradoracle.model.contract import EXACT, PRESETS
 from gradoracle.model.derivative import Derivative, program
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.trace import UnsupportedOperator, trace
 from gradoracle.oracle.rounding.reading import Budget, budgets
 
@@ -86,7 +87,7 @@ def test_wrong_results_are_not_within_budget(name: str) -> None:
     assert (error > 8 * found[0].sigma).any()
 
 
-UNIT = UNIT_ROUNDOFF["float32"]
+UNIT = FORMATS["float32"].unit_roundoff
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -126,4 +127,4 @@ def test_a_running_product_of_a_factor_that_is_zero_but_for_its_rounding() -> No
 def test_a_product_of_one_factor_is_exact() -> None:
     x = torch.tensor([[1.1], [2.3]], dtype=torch.float32).double()
     (found,) = budgets(trace(lambda x: (x.prod(-1),), x), [x], PRESETS["float64"], worst=True)
-    assert found.worst is not None and (found.worst <= found.value.abs() * UNIT_ROUNDOFF["float64"]).all()
+    assert found.worst is not None and (found.worst <= found.value.abs() * FORMATS["float64"].unit_roundoff).all()

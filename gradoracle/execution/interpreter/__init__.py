@@ -11,7 +11,8 @@ it in place.  What is computed, on the versions of Triton that `availability` na
 instructions of sm_90:
 
 - casts among float64, float32, float16, bfloat16, integers and bool: one rounding, to nearest even (toward zero
-  where asked for); to integers toward zero, saturating;
+  where asked for); to integers toward zero, saturating; to 8-bit floats saturating, and nothing but casts and dots
+  takes these;
 - float32, float64 and 16-bit arithmetic: each operation rounded once, `tl.fma` too.  A GPU's compiler may fuse a
   multiply and an add by itself; that is not modelled, nor are approximate instructions (exp2, division: correctly
   rounded or nearly so here), flushing of subnormals, or the sign of the bound that a NaN becomes in a clamp;
@@ -36,7 +37,7 @@ leaves, in the order of its list.  Other configurations are run by forcing them,
 every_autotuned_configuration_matches_the_oracle does in turn; the property trials_of_an_autotuner_leave_nothing_behind
 runs each once before one is chosen, and sees what trials leave behind.
 
-Casts to fp8 are Triton's own; it has no scaled dots here.
+It has no scaled dots here.
 
 Programs of a launch run in lockstep, up to 32 at a time: an operation of all of them is one of numpy, with the bits
 that each would have alone (lockstep.py).  If they diverge, or reach an operation that only one can do (atomics, print),

@@ -2,7 +2,8 @@
 
 Triton's interpreter truncates float32 to bfloat16, casts float64, int and bool to and from the raw bits of a
 bfloat16, and rounds wrongly towards zero.  Here every narrowing rounds once, to nearest even, as PTX `cvt.rn` does
-(sm_90; on sm_80 an integer passes through float32 on its way to bfloat16).  Casts to fp8 are Triton's own.
+(sm_90; on sm_80 an integer passes through float32 on its way to bfloat16).  Casts to 8-bit floats saturate, as
+`cvt.rn.satfinite` does, into which Triton compiles them for sm_90 and sm_100.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import triton.language as tl
 from triton._C.libtriton import ir
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import TensorHandle
 
-from gradoracle.execution.interpreter.rounding import from_fp8, to_bf16, toward_zero
+from gradoracle.execution.interpreter.rounding import from_fp8, to_bf16, to_fp8, toward_zero
 from gradoracle.execution.interpreter.values import (
     BF16,
+    EIGHT_BITS,
     Array,
     CannotWiden,
     held_as,
@@ -28,7 +29,6 @@ from gradoracle.execution.interpreter.values import (
 )
 
 Handle = Any
-_STOCK_FP_TO_FP = InterpreterBuilder.create_fp_to_fp
 
 
 def cast_impl(self: Any, src: Handle, dst_type: Any) -> Handle:
@@ -64,16 +64,16 @@ def saturated(values: Array, target: np.dtype[Any]) -> Array:
 
 
 def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
-    """Casts from fp8, which are exact, to it, which are Triton's own, and narrowing casts that round toward zero."""
+    """Casts from and to 8-bit floats, and narrowing casts that round toward zero."""
     target = dst_type.scalar
-    if src.data.dtype == np.uint8 and target.primitive_bitwidth > 8:
-        return TensorHandle(from_fp8(src.data, src.dtype.name).astype(held_as(target), copy=False), target)
+    data = from_fp8(src.data, src.dtype.name) if src.data.dtype == np.uint8 else src.data
     if is_widened():
-        return TensorHandle(src.data, target)
-    if target.primitive_bitwidth == 8:
-        if src.dtype.name == BF16:
-            src = TensorHandle(src.data, tl.float32)  # the same values; Triton's code expects the dtype's own bits
-        return _STOCK_FP_TO_FP(self, src, dst_type, rounding_mode)
+        return TensorHandle(data.astype(held_as(target), copy=False), target)
+    if target.name in EIGHT_BITS:
+        cuts = rounding_mode == ir.ROUNDING_MODE.RTZ
+        return TensorHandle(to_fp8(data, target.name, toward_zero=cuts), target)
+    if data is not src.data:
+        return TensorHandle(data.astype(held_as(target), copy=False), target)
     if rounding_mode == ir.ROUNDING_MODE.RTZ:
         return TensorHandle(toward_zero(src.data, target.name), target)
     return cast_impl(self, src, dst_type)
@@ -114,6 +114,8 @@ def _bits_of(values: Array, name: str) -> Array:
     """The bits of float64 values in the format that they name."""
     if name == BF16:
         return (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    if name in EIGHT_BITS:
+        return to_fp8(values, name)
     return values.astype(_NAMED[name])
 
 
@@ -121,6 +123,8 @@ def _float_of(bits: Array, name: str) -> Array:
     """The values, in float64, of bits in a named format."""
     if name == BF16:
         return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    if name in EIGHT_BITS:
+        return from_fp8(bits.view(np.uint8), name).astype(np.float64)
     return bits.view(_NAMED[name]).astype(np.float64)
 
 

@@ -35,7 +35,6 @@ from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.accumulation import TensorCore, chained, in_blocks
 from gradoracle.execution.interpreter.blocks import FLOATS
 from gradoracle.execution.interpreter.rounding import (
-    FP8_LEAST,
     Float32Array,
     from_fp8,
     to_bf16,
@@ -43,6 +42,7 @@ from gradoracle.execution.interpreter.rounding import (
     to_tf32_truncated,
 )
 from gradoracle.execution.interpreter.values import BF16, Array, is_widened
+from gradoracle.model.formats import OF_TRITON
 
 Handle = Any
 _STOCK_DOT = InterpreterBuilder.create_dot
@@ -51,7 +51,8 @@ _PARTS = {
     for name, count in (("BF16x3", 2), ("BF16x6", 3))
     if hasattr(ir.INPUT_PRECISION, name)
 }
-_CORES = {BF16: TensorCore(16), "fp16": TensorCore(16, (-14, -14))}
+_HALF = OF_TRITON["fp16"]
+_CORES = {BF16: TensorCore(16), "fp16": TensorCore(16, (_HALF.lowest, _HALF.lowest))}
 _TF32 = TensorCore(8)
 _WARP_GROUP = 64
 """Rows from which on sm_90 multiplies 8-bit floats by wgmma. Smaller tiles are cast to float16, for mma.sync."""
@@ -69,7 +70,7 @@ def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any,
     if name in _CORES:
         core = _CORES[name]
         if d.data.dtype == np.float16:
-            core = replace(core, kept=10, is_nearest=True, lowest=-14, overflow=65520.0)
+            core = replace(core, kept=_HALF.bits - 1, is_nearest=True, lowest=_HALF.lowest, overflow=65520.0)
         return TensorHandle(in_blocks(a.data, b.data, d.data, core), d.dtype)
     if a.dtype.is_fp8() and b.dtype.is_fp8():
         return TensorHandle(_fp8_dot(a, b, d.data, max_num_imprecise_acc), d.dtype)
@@ -116,7 +117,8 @@ def _fp8_dot(a: Handle, b: Handle, onto: Array, most: Any) -> Array:
         k = np.arange(left.shape[-1])
         order = np.lexsort((k, k % 4 // 2, k // 32))
         return in_blocks(left[..., order], right[..., order, :], onto, _CORES["fp16"])
-    core = TensorCore(32, (FP8_LEAST[a.dtype.name], FP8_LEAST[b.dtype.name]), fraction=13, kept=13)
+    own, other = OF_TRITON[a.dtype.name], OF_TRITON[b.dtype.name]
+    core = TensorCore(32, (own.lowest, other.lowest), fraction=own.aligned, kept=own.aligned)
     depth = left.shape[-1]
     if int(most) > depth:
         return in_blocks(left, right, onto, core)

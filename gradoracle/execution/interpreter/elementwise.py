@@ -17,7 +17,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gradoracle.execution.interpreter import functions
 from gradoracle.execution.interpreter.rounding import add_to_odd, fused_multiply_add, to_bf16
-from gradoracle.execution.interpreter.values import BF16, Array, held_as, is_widened
+from gradoracle.execution.interpreter.values import BF16, EIGHT_BITS, Array, CannotInterpret, held_as, is_widened
 
 Handle = Any
 _ON_BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
@@ -32,6 +32,18 @@ def binary_op(self: Any, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> 
     return TensorHandle(data if data.dtype == np.bool_ else to_bf16(data), lhs.dtype)
 
 
+def require_wide(operand: Handle, arithmetic: bool) -> None:
+    """Check that a block holds numbers, and not the bits of 8-bit floats, which are only cast and multiplied in dots.
+
+    Raises:
+        TypeError: bits are computed with; Triton does not compile that.
+        CannotInterpret: bits are compared; a GPU runs it.
+    """
+    if operand.dtype.name in EIGHT_BITS:
+        what = f"{'arithmetic on' if arithmetic else 'a comparison of'} {operand.dtype.name}"
+        raise (TypeError if arithmetic else CannotInterpret)(f"{what}; expected a cast to float32 before it")
+
+
 def unary_op(self: Any, arg: Handle, op: Callable[..., Array]) -> Handle:
     """Any operation on one operand; bfloat16 is rounded once."""
     data = op(arg.data)
@@ -40,6 +52,7 @@ def unary_op(self: Any, arg: Handle, op: Callable[..., Array]) -> Handle:
 
 def _float_arithmetic(op: Callable[..., Array]) -> Callable[..., Handle]:
     def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        require_wide(lhs, True)
         data = op(lhs.data, rhs.data)
         return TensorHandle(to_bf16(data) if lhs.dtype.name == BF16 else data, lhs.dtype)
 
@@ -77,6 +90,7 @@ def _rounded(wide: Array, dtype: Any) -> Handle:
 
 def _float_choice(op: Callable[..., Array]) -> Callable[..., Handle]:
     def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        require_wide(lhs, False)
         return TensorHandle(chosen(op, lhs.data, rhs.data), lhs.dtype)  # one of its operands: nothing to round
 
     return create
@@ -93,6 +107,7 @@ def chosen(op: Callable[..., Array], left: Array, right: Array) -> Array:
 
 def _comparison(op: Callable[..., Array]) -> Callable[..., Handle]:
     def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        require_wide(lhs, False)
         return TensorHandle(op(lhs.data, rhs.data), tl.int1)
 
     return create
@@ -106,6 +121,7 @@ def create_clampf(self: Any, arg: Handle, lo: Handle, hi: Handle, propagate_nans
 
 def create_fabs(self: Any, arg: Handle) -> Handle:
     """The sign bit cleared."""
+    require_wide(arg, True)
     return TensorHandle(np.abs(arg.data), arg.dtype)
 
 

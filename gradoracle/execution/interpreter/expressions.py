@@ -27,13 +27,14 @@ from gradoracle.execution.interpreter.blocks import (
 )
 from gradoracle.execution.interpreter.rounding import nearest, to_bf16
 from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened
+from gradoracle.model.formats import FORMATS
 
 Operator = Callable[..., Any]
 Result = tuple[Any, Any, Any, Any, bool]  # a tensor's type, dtype, shape and numel; whether numbers are rounded to bf16
 
 _WIDE_FLOATS = frozenset(("fp32", "fp64"))
 _BITS = OFFSETS | {"int1"}
-_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of normal float32 numbers
+_SMALLEST, _LARGEST = FORMATS["float32"].smallest_normal, FORMATS["float32"].largest
 _EVERYTHING = slice(None)
 _ADDRESS = 2**64 - 1
 _CONSTANTS = 4096  # numbers that kernels write out are few

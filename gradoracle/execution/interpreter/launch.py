@@ -32,6 +32,7 @@ from gradoracle.execution.interpreter import (
     scalar_functions,
     values,
 )
+from gradoracle.model.formats import OF_DTYPES
 
 _MISSING: Any = object()
 _NOT_INTERPRETED = " not supported in interpreter mode"  # how Triton's interpreter ends, after an operation's name
@@ -165,7 +166,7 @@ def _launch(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 _arguments: dict[Any, tuple[Any, np.dtype[Any]]] = {}  # by dtype of a tensor, or by integer: its type, and as held
-_NARROW = (torch.float16, torch.bfloat16, torch.float32)
+_NARROW = tuple(dtype for dtype in OF_DTYPES if dtype is not torch.float64)
 _INTEGERS = 4096  # sizes and strides are few
 
 
@@ -219,7 +220,7 @@ def run_grid(fn: Callable[..., Any], grid: Any, given: dict[str, Any]) -> None:
 
 def _inability(error: BaseException | None) -> Exception | None:
     """What the interpreter cannot do, if that is why a kernel or a function that it calls raised."""
-    while error is not None and not isinstance(error, values.CannotWiden):
+    while error is not None and not isinstance(error, (values.CannotWiden, values.CannotInterpret)):
         if isinstance(error, NotImplementedError) and str(error).endswith(_NOT_INTERPRETED):
             operation = str(error).removesuffix(_NOT_INTERPRETED)
             return values.CannotInterpret(f"Triton's interpreter has no {operation}; a GPU runs it")

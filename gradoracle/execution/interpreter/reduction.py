@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle
 
 from gradoracle.execution.interpreter import intervention, lockstep
+from gradoracle.execution.interpreter.elementwise import require_wide
 from gradoracle.execution.interpreter.rounding import nearest, to_bf16
 from gradoracle.execution.interpreter.values import BF16, held_as
 
@@ -30,6 +31,7 @@ _STOCK_SCAN = ScanOps.apply_impl
 def sum_reduce(self: Any, input: Any) -> Any:
     """Sum along `self.axis`."""
     data, name = input.handle.data, input.dtype.name
+    require_wide(input.handle, True)
     if data.dtype.kind != "f":
         return self.to_tensor(_reduced(np.add, data, self.axis, self.keep_dims), input.dtype)
 
@@ -67,6 +69,7 @@ def min_max(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None
     Triton's copies the operand and warns of NaN.
     """
     input = input[0] if isinstance(input, tuple) else input
+    require_wide(input.handle, False)
     data, axis = input.handle.data, self.axis
     if idx_reduce_op is None:
         fast = {np.nanmax: np.fmax, np.nanmin: np.fmin}[val_reduce_op]

@@ -1,7 +1,8 @@
-"""Rounding of numpy arrays to the formats that numpy lacks: bfloat16 and TF32.
+"""Rounding of numpy arrays to the formats that numpy lacks: bfloat16, TF32 and those of 8 bits.
 
 A bfloat16 or TF32 value is held as the float32 that equals it: both formats are float32 with the low 16 or 13
-bits of the significand zero, so holding is exact and every subnormal, infinity and sign survives.
+bits of the significand zero, so holding is exact and every subnormal, infinity and sign survives. An 8-bit float is
+held as its bits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gradoracle.execution.interpreter.values import is_widened
+from gradoracle.execution.interpreter.values import EIGHT_BITS, is_widened
+from gradoracle.model.formats import OF_TRITON
 
 Float32Array = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -47,6 +49,8 @@ def nearest(values: Array, name: str) -> Array:
         return values
     if name == "bf16":
         return _nearest_bf16(values).astype(np.float64)
+    if name in EIGHT_BITS:
+        return from_fp8(to_fp8(values, name), name).astype(np.float64)
     return values.astype(_FORMATS[name]).astype(np.float64) if name in _FORMATS else values
 
 
@@ -65,30 +69,9 @@ def _nearest_bf16(values: Array) -> Float32Array:
     return rounded.view(np.float32)
 
 
-_FP8 = {  # bits of the exponent, its bias, and the patterns (without sign) that are infinite; NaN lies above them
-    "fp8e5": (5, 15, 0x7C),
-    "fp8e4nv": (4, 7, None),
-    "fp8e5b16": (5, 16, None),
-    "fp8e4b8": (4, 8, None),
-    "fp8e4b15": (4, 15, None),
-}
-
-
 @functools.cache
 def _fp8_values(name: str) -> Float32Array:
-    exponent_bits, bias, infinite = _FP8[name]
-    patterns = np.arange(256)
-    size, fraction_bits = patterns & 0x7F, 7 - exponent_bits
-    exponent, fraction = size >> fraction_bits, size & ((1 << fraction_bits) - 1)
-    values = np.ldexp(fraction + (exponent > 0) * (1 << fraction_bits), np.maximum(exponent, 1) - bias - fraction_bits)
-    values = np.where(patterns >= 0x80, -values, values)
-    if infinite is not None:
-        values = np.where(size > infinite, np.nan, np.where(size == infinite, np.copysign(np.inf, values), values))
-    elif name == "fp8e4nv":
-        values = np.where(size == 0x7F, np.nan, values)
-    elif name != "fp8e4b15":
-        values = np.where(patterns == 0x80, np.nan, values)
-    return values.astype(np.float32)
+    return OF_TRITON[name].decoded().astype(np.float32)
 
 
 def from_fp8(bits: Array, name: str) -> Float32Array:
@@ -96,8 +79,24 @@ def from_fp8(bits: Array, name: str) -> Float32Array:
     return _fp8_values(name)[bits]
 
 
-FP8_LEAST = {name: 1 - bias for name, (_, bias, _) in _FP8.items()}
-"""The exponent of the smallest normal number of each 8-bit format."""
+def to_fp8(values: Array, name: str, *, toward_zero: bool = False) -> npt.NDArray[np.uint8]:
+    """The bits of the nearest numbers, ties to even, in an 8-bit format that Triton names.
+
+    As PTX `cvt.rn.satfinite`: larger numbers and infinities give the largest number of their sign, NaN is all ones
+    below the sign. Each value is rounded once.
+
+    Args:
+        values: floats of any dtype and shape.
+        name: of the format.
+        toward_zero: cut instead of rounding to nearest.
+    """
+    format_ = OF_TRITON[name]
+    wide = values.astype(np.float64)
+    bits = format_.encoded(wide, saturates=True).astype(np.uint8)
+    bits = np.where(np.isnan(wide) & (format_.specials == "nan" or format_.specials == "ieee"), np.uint8(0x7F), bits)
+    if not toward_zero:
+        return bits
+    return bits - (np.abs(from_fp8(bits, name)) > np.abs(wide)).astype(np.uint8)
 
 
 def toward_zero(values: Array, fmt: str) -> Array:

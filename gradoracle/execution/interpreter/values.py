@@ -4,7 +4,8 @@ Triton holds bfloat16 as uint16 and then computes on those integers.  Here a bfl
 values that bfloat16 can hold: comparisons, selections, reshapes and exact products need no conversion, an upcast to
 float32 is free, and arithmetic is one float32 operation and one rounding.  (One rounding too: float32 carries 24
 bits, and 2 * 8 + 2 suffice for a sum or a product rounded twice to equal the one rounded once, subnormals
-included.)  Memory holds the 16 bits; memory.py packs and unpacks.  Every other dtype is held as Triton does.
+included.)  Memory holds the 16 bits; memory.py packs and unpacks.  Every other dtype is held as Triton does: an 8-bit
+float as its bits, which nothing computes with.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gradoracle.model.formats import OF_TRITON
+
 Array = npt.NDArray[Any]
 
 BF16 = "bf16"
+EIGHT_BITS = tuple(name for name, each in OF_TRITON.items() if each.width == 8)
 
 _POINTER = np.dtype(np.uint64)
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 _HELD_AS = {
     "int1": np.dtype(np.bool_),
     **{name: np.dtype(name) for name in _INTEGERS},
-    **dict.fromkeys(("fp8e5", "fp8e5b16", "fp8e4nv", "fp8e4b8", "fp8e4b15"), np.dtype(np.uint8)),
+    **dict.fromkeys(EIGHT_BITS, np.dtype(np.uint8)),
     "fp16": np.dtype(np.float16),
     "bf16": np.dtype(np.float32),
     "fp32": np.dtype(np.float32),
     "fp64": np.dtype(np.float64),
 }
 _BF16_IN_MEMORY = np.dtype(np.uint16)
-_FLOATS = ("fp16", "bf16", "fp32", "fp64")
+_FLOATS = tuple(OF_TRITON)
 _FLOAT64 = np.dtype(np.float64)
 _NARROW = {name: _HELD_AS[name] for name in _FLOATS}
 _widened = False

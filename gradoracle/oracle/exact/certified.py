@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.enclosure import Enclosure
 from gradoracle.oracle.exact.interpretation import interpret
 from gradoracle.oracle.exact.scalars import (
@@ -241,4 +242,4 @@ def _split(x: Any, field: Balls) -> tuple[float, float, float]:
     return high, low, math.nextafter(math.nextafter(float(out), math.inf), math.inf)
 
 
-LARGEST = float(np.finfo(np.float64).max)
+LARGEST = FORMATS["float64"].largest

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.exact.trees import leaves
 
-_SMALLEST_NORMAL = torch.finfo(torch.float64).tiny
+_SMALLEST_NORMAL = FORMATS["float64"].smallest_normal
 _HUGE = 2.0**512  # a number that could bring what underflowed back
 _NEVER_ZERO = frozenset(("exp", "exp2", "sigmoid", "erfc", "_softmax"))
 _PRODUCTS = frozenset(("mul", "div", "pow", "reciprocal", "prod", "cumprod"))

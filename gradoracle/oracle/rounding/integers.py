@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gradoracle.cases.sample import Sample
-from gradoracle.model.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, Contract
+from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import as_tuple
 from gradoracle.model.family import Family
 from gradoracle.model.finding import LOCAL_SIGMA
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.definition import evaluated
 from gradoracle.oracle.rounding import effects
 
@@ -103,8 +104,8 @@ def integers(family: Family, sample: Sample, contract: Contract) -> dict[str, In
     given = {name: tensor.detach().to("cpu") for name, tensor in sample.inputs.items()}
     given = {name: x.double() if x.is_floating_point() else x for name, x in given.items()}
     formats = (contract.operand, contract.accumulate, contract.elementwise, contract.output, contract.constants)
-    unit = max(UNIT_ROUNDOFF[each] for each in formats)
-    tiny = max(SMALLEST_NORMAL[each] for each in formats)
+    unit = max(FORMATS[each].unit_roundoff for each in formats)
+    tiny = max(FORMATS[each].smallest_normal for each in formats)
     plain = _Choosing()
     with plain:
         exact = _returned(family, given, sample.options)

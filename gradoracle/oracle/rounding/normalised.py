@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import UNIT_ROUNDOFF
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.overflow import FAR
@@ -25,8 +25,8 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
     size = torch.nan_to_num(x.value.abs(), nan=0.0, posinf=0.0)
     proper = torch.nan_to_num(value, nan=0.0)
-    unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
-    constant = UNIT_ROUNDOFF[contract.constants] if contract.rounds else 0.0
+    unit = FORMATS[contract.elementwise].unit_roundoff if contract.rounds else 0.0
+    constant = FORMATS[contract.constants].unit_roundoff if contract.rounds else 0.0
     if bool((alike := _all_alike(top, depth, proper, unit, dim)).any()):
         size = torch.where(alike, 0.0, size)
     # the exponent is a rounded difference of rounded products by log2 e: u |x - m|, u |x|, and exp's own error
@@ -71,7 +71,7 @@ def _dropped_share(roundoff: Roundoff, share: Tensor, dim: int) -> Tensor | None
     """The part of a row's sum whose terms are too small to change a partial sum; None where there are none."""
     if not roundoff.contract.rounds:
         return None
-    dropped = dropped_terms(share, dim, UNIT_ROUNDOFF[roundoff.contract.elementwise])
+    dropped = dropped_terms(share, dim, FORMATS[roundoff.contract.elementwise].unit_roundoff)
     return None if dropped is None else dropped.sum(dim, keepdim=True)
 
 
@@ -105,7 +105,7 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
     depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
     share = torch.nan_to_num(torch.exp(value), nan=0.0)
     log_sum = torch.nan_to_num((x.value - top - value).abs(), nan=0.0, posinf=0.0).amax(dim, keepdim=True)
-    unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
+    unit = FORMATS[contract.elementwise].unit_roundoff if contract.rounds else 0.0
     steps = float(x.value.shape[dim])
     finite = value.isfinite()
     mean_depth = (share * depth).sum(dim, keepdim=True)  # what the constant of exp multiplies; that of log, log_sum

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import LARGEST, UNIT_ROUNDOFF
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding.quantity import Quantity
 
 FAR = 8.0  # standard deviations that a correct kernel may be off
@@ -37,13 +37,13 @@ def beyond(
     by = before if 0 < before < 1 else 1.0
     size, variance = size / by, None if q.variance is None else q.variance / by**2
     largest = float(size.max()) + (0.0 if variance is None else FAR * math.sqrt(float(variance.max())))
-    if largest < LARGEST[dtype] / 2:
+    if largest < FORMATS[dtype].largest / 2:
         return None
     furthest = size if variance is None else size + FAR * variance.sqrt()
     if terms:
         erring = [(term.value.abs(), term.variance) for term in terms if term.variance is not None]
-        moved = [torch.minimum(FAR * e.sqrt(), (LARGEST[dtype] - x).clamp_min(0.0)) for x, e in erring]
+        moved = [torch.minimum(FAR * e.sqrt(), (FORMATS[dtype].largest - x).clamp_min(0.0)) for x, e in erring]
         furthest = torch.minimum(furthest, sum(moved, size))
-    margin = UNIT_ROUNDOFF[dtype] * (0.5 if rounds_once else -4)
-    found = (furthest > LARGEST[dtype] * (1 + margin)) & size.isfinite()
+    margin = FORMATS[dtype].unit_roundoff * (0.5 if rounds_once else -4)
+    found = (furthest > FORMATS[dtype].largest * (1 + margin)) & size.isfinite()
     return found if bool(found.any()) else None

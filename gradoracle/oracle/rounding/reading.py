@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from gradoracle.model.contract import LARGEST, UNIT_ROUNDOFF, Contract
+from gradoracle.model.contract import Contract
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.rounding import effects
 from gradoracle.oracle.rounding.overflow import FAR
@@ -127,7 +128,7 @@ def budgets(
     masks = tainted(graph, args, overflowing) if overflowing else [None] * len(found)
     dtypes = output_dtypes or [contract.output] * len(found)
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
-    largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
+    largest = [FORMATS[dtype].largest if contract.rounds else math.inf for dtype in dtypes]
     split = SPLIT if splits else None
     return [_budget(q, e, m, worst, most, split) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
 
@@ -136,7 +137,7 @@ def _magnified(contract: Contract) -> float:
     """The factor by which units are larger in probes, so that float64 shows the errors of float64."""
     if not contract.rounds:
         return 1.0
-    units = UNIT_ROUNDOFF[contract.dtype], UNIT_ROUNDOFF[contract.constants]
+    units = FORMATS[contract.dtype].unit_roundoff, FORMATS[contract.constants].unit_roundoff
     return max(min(_PROBED_AT / units[0], _CONSTANTS_AT / units[1]), 1.0)
 
 

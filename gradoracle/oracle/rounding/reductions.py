@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import PARTS, SMALLEST_NORMAL, UNIT_ROUNDOFF
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.choices import picked
@@ -26,6 +26,8 @@ from gradoracle.oracle.rounding.quantity import (
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff, dropped_terms
 
 _CHECKPOINTS = 4  # partial sums that are computed
+_ALIGNED_BLOCK = 32  # products of 8-bit floats that a tensor core adds at a time
+_PRODUCTS_AT_ONCE = 1 << 20
 
 
 def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
@@ -61,7 +63,8 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         in_order = None if drift is None else cleared(drift.reshape(value.shape), finite)
     dropped = None
     if call.name == "sum":
-        small = dropped_terms(x.value, list(dims or range(x.value.dim())), UNIT_ROUNDOFF[roundoff.contract.accumulate])
+        unit = FORMATS[roundoff.contract.accumulate].unit_roundoff
+        small = dropped_terms(x.value, list(dims or range(x.value.dim())), unit)
         dropped = summed(small)
     return roundoff.running_sum(q, squares, terms, largest, call.place, in_order, dropped=dropped)
 
@@ -120,9 +123,14 @@ def matrix_product(roundoff: Roundoff, call: Call) -> Quantity:
         assert squares is not None
         in_order = cleared(_drift(x.value, y.value, value), finite)
         dropped = cleared(_dropped_products(roundoff, x.value, y.value, value, squares), finite)
-        terms, largest = float(x.value.shape[-1]), cleared(largest, finite)
-        q = roundoff.running_sum(q, squares, terms, largest, call.place, in_order, products=True, dropped=dropped)
-        q = _cut_where_subnormal(roundoff, q, x.value, y.value, mixed(call.place, 9))
+        terms, largest, unit = float(x.value.shape[-1]), cleared(largest, finite), None
+        if aligned := FORMATS[roundoff.contract.operand].aligned:
+            terms, unit = terms / _ALIGNED_BLOCK + 1, 2.0 ** -(aligned + 1)
+        q = roundoff.running_sum(
+            q, squares, terms, largest, call.place, in_order, products=True, dropped=dropped, unit=unit
+        )
+        cut = _cut_next_to_the_largest if aligned else _cut_where_subnormal
+        q = cut(roundoff, q, x.value, y.value, mixed(call.place, 9))
     return q
 
 
@@ -133,7 +141,7 @@ def _dropped_products(roundoff: Roundoff, x: Tensor, y: Tensor, value: Tensor, s
     """
     if roundoff.contract.accumulate_block or squares is None:
         return None
-    unit = UNIT_ROUNDOFF[roundoff.contract.accumulate]
+    unit = FORMATS[roundoff.contract.accumulate].unit_roundoff
     left, right = dropped_terms(x, -1, unit), dropped_terms(y, -2, unit)
     counts, total = torch.zeros((), dtype=torch.float64), torch.zeros_like(value)
     if left is not None:
@@ -155,7 +163,7 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
     contract = roundoff.contract
     if not contract.accumulate_block:
         return q
-    smallest = SMALLEST_NORMAL[PARTS.get(contract.operand, contract.operand)]
+    smallest = FORMATS[FORMATS[contract.operand].parts or contract.operand].smallest_normal
     sizes = [x.abs(), y.abs()]
     low = [(size > 0) & (size < smallest) for size in sizes]
     if not any(bool(where.any()) for where in low):
@@ -163,11 +171,56 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
     squares = torch.matmul(*(torch.where(w, smallest, size).square_() for w, size in zip(low, sizes, strict=True)))
     squares.sub_(torch.matmul(*(size.masked_fill_(w, 0.0).square_() for w, size in zip(low, sizes, strict=True))))
     steps = x.shape[-1] / contract.accumulate_block + 1
-    width = torch.nan_to_num_(squares).clamp_min_(0.0).sqrt_().mul_(UNIT_ROUNDOFF[contract.accumulate] * steps)
+    width = torch.nan_to_num_(squares).clamp_min_(0.0).sqrt_().mul_(FORMATS[contract.accumulate].unit_roundoff * steps)
     key = torch.where(q.value == 0, 1.0, q.value)
     return roundoff.committed(
         q, width, key=key, bits=SUM_BITS, place=place, bound=2 * width if roundoff.worst else None
     )
+
+
+def _cut_next_to_the_largest(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, place: int) -> Quantity:
+    """``q`` = x @ y with what tensor cores of 8-bit floats cut off the products themselves.
+
+    They cut each product toward zero to a multiple of 2^(e - ``aligned``), where e is the largest exponent among the
+    products and the sum so far. A product of significands of b bits has bits down to 2^(2 - 2 b) of its exponent: a
+    product much smaller than the largest loses some of them, on average half a multiple and at most one.
+    """
+    format_ = FORMATS[roundoff.contract.operand]
+    left, right = (_exponents(each, format_.lowest) for each in (x, y))
+    chunk = max(1, _PRODUCTS_AT_ONCE // max(q.value.numel(), 1))
+    starts = range(0, x.shape[-1], chunk)
+
+    def products(start: int) -> tuple[Tensor, Tensor]:
+        """[.. M k N]: exponents and signs."""
+        some = slice(start, start + chunk)
+        exponent = left[..., :, some, None] + right[..., None, some, :]
+        return exponent, x[..., :, some, None].sign() * y[..., None, some, :].sign()
+
+    sums = torch.maximum(q.value.abs(), torch.matmul(x.square(), y.square()).sqrt())
+    top = _exponents(torch.where(sums.isfinite(), sums, 0.0), 2 * format_.lowest)
+    for start in starts:
+        exponent, sign = products(start)
+        top = torch.maximum(top, torch.where(sign == 0, top.unsqueeze(-2), exponent).amax(-2))
+    whole = top - format_.aligned + 2 * (format_.bits - 1)  # products with larger exponents lose nothing
+    count, drift = torch.zeros_like(q.value), torch.zeros_like(q.value)
+    for start in starts:
+        exponent, sign = products(start)
+        sign = torch.where(exponent < whole.unsqueeze(-2), torch.nan_to_num(sign), 0.0)
+        count += sign.abs().sum(-2)
+        drift += sign.sum(-2)
+    if not count.any():
+        return q
+    step = torch.exp2(top - format_.aligned)
+    key = torch.where(q.value == 0, 1.0, q.value)
+    bound = step * count if roundoff.worst else None
+    return roundoff.committed(
+        q, step * count.sqrt(), key=key, bits=SUM_BITS, place=place, bound=bound, shift=drift * step / -2
+    )
+
+
+def _exponents(values: Tensor, least: int) -> Tensor:
+    """Of the sizes of values, float64; ``least`` for smaller ones."""
+    return (torch.frexp(values).exponent - 1).clamp_min(least).to(torch.float64)
 
 
 def extreme(roundoff: Roundoff, call: Call) -> Any:

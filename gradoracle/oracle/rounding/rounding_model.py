@@ -10,22 +10,14 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from gradoracle.model.contract import (
-    FEW_BITS,
-    LARGEST,
-    PRECISION_BITS,
-    SMALLEST_NORMAL,
-    SMALLEST_SUBNORMAL,
-    UNIT_ROUNDOFF,
-    Contract,
-    representable,
-)
+from gradoracle.model.contract import Contract, representable
+from gradoracle.model.formats import FEW_BITS, FORMATS
 from gradoracle.oracle.rounding import adversarial
 from gradoracle.oracle.rounding.effects import multiplied_by
-from gradoracle.oracle.rounding.formats import bits_of, half_spacing, hash_of, held_by
 from gradoracle.oracle.rounding.overflow import beyond
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, reach, where_finite
+from gradoracle.oracle.rounding.spacing import half_spacing, hash_of, held_by
 from gradoracle.oracle.rounding.subnormals import LOST_EARLY, Low, Products, below_normal
 
 _KEYED_APART = 0.618  # weight of the terms' sizes in the key of a sum; any number that is not round will do
@@ -34,7 +26,6 @@ _POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two changes s
 SUM_BITS = 12  # sums of nearly equal terms err alike, even if the sums differ by more than a rounding
 _OPERAND = 1
 _FLUSH = 2
-FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
 SQUARABLE = 2.0**-510  # squares of smaller half-widths underflow in the variances, which are float64
 
 
@@ -133,13 +124,13 @@ class Roundoff:
     def noise(self, key: Tensor, width: Tensor, place: int, bits: int = _KEY_BITS) -> Tensor:
         """[R, *shape] errors of variance ``width``^2 / 3, functions of ``key`` in the elementwise format."""
         assert self.dice is not None
-        bits = min(PRECISION_BITS[self.contract.elementwise], bits)
+        bits = min(FORMATS[self.contract.elementwise].bits, bits)
         signed = torch.copysign(width * (EVEN_SPREAD * self.magnify), key)
         return rounding_errors(key, bits, self.dice.factors(place), signed)
 
     def shared(self, q: Quantity, sensitivity: Tensor, place: int) -> Quantity:
         """``q`` with the error of a rounded constant, u times ``sensitivity``: one draw for all elements of a probe."""
-        unit = UNIT_ROUNDOFF[self.contract.constants]
+        unit = FORMATS[self.contract.constants].unit_roundoff
         sensitivity = torch.nan_to_num(sensitivity, nan=0.0, posinf=0.0, neginf=0.0)
         variance, worst, probes = q.variance, q.worst, q.probes
         if self.variances:
@@ -155,8 +146,8 @@ class Roundoff:
     @property
     def literal(self) -> float:
         """The unit roundoff of constants where it is not that of operations, whose errors include it otherwise."""
-        unit = UNIT_ROUNDOFF[self.contract.constants]
-        return unit if self.contract.rounds and unit > UNIT_ROUNDOFF[self.contract.elementwise] else 0.0
+        unit = FORMATS[self.contract.constants].unit_roundoff
+        return unit if self.contract.rounds and unit > FORMATS[self.contract.elementwise].unit_roundoff else 0.0
 
     def constant(self, q: Quantity, number: float, sensitivity: Tensor) -> Quantity:
         """``q`` with the error of the literal ``number``, unless its format holds it exactly."""
@@ -169,8 +160,9 @@ class Roundoff:
         if not self.fixed or not (q.variance is q.probes is q.worst is None):
             return None
         held = None
-        for name in sorted((self.contract.constants, self.contract.elementwise, self.contract.dtype), key=bits_of):
-            if held_by(q.value, bits_of(name)):
+        used = (self.contract.constants, self.contract.elementwise, self.contract.dtype)
+        for name in sorted(used, key=lambda name: FORMATS[name].bits):
+            if held_by(q.value, FORMATS[name].bits):
                 held = held or name
             elif name != self.contract.dtype:
                 return None
@@ -200,7 +192,7 @@ class Roundoff:
         dtype = self.contract.elementwise
         q, size = bounded(q), q.value.abs()
         self.check_overflow(q, size, dtype, rounds_once=bool(summands), terms=summands)
-        unit = UNIT_ROUNDOFF[dtype]
+        unit = FORMATS[dtype].unit_roundoff
         exact = isinstance(units, float) and units == 1.0
         bound = None
         if self.worst:
@@ -212,7 +204,7 @@ class Roundoff:
             width = torch.where(none, 0.0, width)
             bound = None if bound is None else torch.where(none, 0.0, bound)
         return self.committed(
-            q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            q, width, key=q.value, bits=FORMATS[dtype].bits, place=place, bound=bound,
             low=self.underflow(q, size, dtype), single=exact,
         )  # fmt: skip
 
@@ -226,6 +218,7 @@ class Roundoff:
         in_order: Tensor | None = None,
         products: bool = False,
         dropped: Tensor | None = None,
+        unit: float | None = None,
     ) -> Quantity:
         """``q`` as a running sum of ``terms`` terms; ``squares`` sums their squares, ``largest`` their sizes.
 
@@ -234,10 +227,11 @@ class Roundoff:
         between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md).
         ``products``: the terms are products, each of which is rounded if it is subnormal; a sum of numbers that the
         format holds is exact there. ``dropped``: the sum of the terms that are too small to change a partial sum
-        (``dropped_terms``), all of which a kernel may lose, where it does not truncate.
+        (``dropped_terms``), all of which a kernel may lose, where it does not truncate. ``unit``: the unit roundoff of
+        tensor cores that keep fewer bits than the contract's format has; each term is then what they add at a time.
         """
-        dtype = self.contract.accumulate
-        unit = UNIT_ROUNDOFF[dtype]
+        dtype, block = self.contract.accumulate, self.contract.accumulate_block if unit is None else 1.0
+        unit = FORMATS[dtype].unit_roundoff if unit is None else unit
         q, size = bounded(q), q.value.abs()
         self.check_overflow(q, size, dtype)
         scale = (terms / 2 * squares).add_(q.value.square().mul_(terms / 3))
@@ -248,11 +242,11 @@ class Roundoff:
         shift = None if dropped is None else -dropped
         if bound is not None and dropped is not None:  # `committed` adds twice the shift, which the bound holds already
             bound = (bound - 2 * dropped.abs()).clamp_min(0.0)
-        if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
-            shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
+        if block:  # each step cuts the partial sum, which is half the sum on average
+            shift = q.value * (-unit / 2 * (terms / block + 1))
         key = (_KEYED_APART * scale).add_(size).copysign_(q.value)
         return self.committed(
-            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place, bound=bound,
+            q, scale * unit, key=key, bits=min(FORMATS[dtype].bits, SUM_BITS), place=place, bound=bound,
             low=self.underflow(q, size, dtype, squares > 0, Products(terms, squares, largest) if products else None),
             shift=shift,
         )  # fmt: skip
@@ -273,7 +267,7 @@ class Roundoff:
         are mixed; the larger counts. ``others``: a, [n, *shape], for each order of the parts; the worse counts.
         """
         dtype = self.contract.accumulate
-        unit = UNIT_ROUNDOFF[dtype]
+        unit = FORMATS[dtype].unit_roundoff
         counts = torch.tensor(terms, dtype=torch.float64).view(-1, *[1] * q.value.dim())
         squares = [(counts * (a.square() + (a * parts).clamp_min(0.0))).sum(0) for a in others]
         scale = torch.stack(squares).amax(0).sqrt()
@@ -283,7 +277,7 @@ class Roundoff:
             shift = cuts.gather(0, cuts.abs().argmax(0, keepdim=True))[0]
         key = torch.copysign(q.value.abs() + _KEYED_APART * scale, q.value)
         return self.committed(
-            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
+            q, scale * unit, key=key, bits=min(FORMATS[dtype].bits, SUM_BITS), place=place,
             bound=None if largest is None else largest * (unit * sum(terms)), shift=shift,
         )  # fmt: skip
 
@@ -316,13 +310,13 @@ class Roundoff:
         if not self.contract.rounds:
             return q
         size = q.value.abs()
-        if q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]:
-            if LARGEST[dtype] < LARGEST[q.held]:
+        if q.held is not None and FORMATS[q.held].unit_roundoff >= FORMATS[dtype].unit_roundoff:
+            if FORMATS[dtype].largest < FORMATS[q.held].largest:
                 self.check_overflow(q, size, dtype, operand, before)
-            narrower = SMALLEST_SUBNORMAL[q.held] < SMALLEST_SUBNORMAL[dtype]
+            narrower = FORMATS[q.held].smallest_subnormal < FORMATS[dtype].smallest_subnormal
             return self.scaled_down(q, place, dtype) if narrower else q
         self.check_overflow(q, size, dtype, operand, before)
-        unit = UNIT_ROUNDOFF[dtype]
+        unit = FORMATS[dtype].unit_roundoff
         width = half_spacing(size, unit) if spacing else size * unit
         if q.variance is not None and not spacing:  # an algorithm's exp(0) is 1 in any format
             width = torch.where((size == 1) & (q.variance == 0), 0.0, width)
@@ -335,7 +329,7 @@ class Roundoff:
         if may_be_zero is not None:
             may_be = None if may_be_zero else torch.ones_like(size, dtype=torch.bool)
         q = self.committed(
-            q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            q, width, key=q.value, bits=FORMATS[dtype].bits, place=place, bound=bound,
             low=self.underflow(q, size, dtype, may_be), shift=-unit * q.value if truncate else None,
             single=True, along=along,
         )  # fmt: skip
@@ -353,7 +347,7 @@ class Roundoff:
         """``q`` as an input: exact if the contract rounds none; hardware that flushes to 0 reads subnormals as 0."""
         if self.contract.inputs:
             return self.stored(q, self.contract.inputs, place)
-        if not self.contract.flush_to_zero or self.contract.dtype not in FLUSHED:
+        if not self.contract.flush_to_zero or not FORMATS[self.contract.dtype].flushes:
             return q
         return self.scaled_down(q, place)
 
@@ -390,9 +384,9 @@ class Roundoff:
             may_be: where a kernel's value may be nonzero; None: where the value is.
             products: the products that it is the sum of, each of which is rounded.
         """
-        if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype] * LOST_EARLY:
+        if not size.numel() or float(size.min()) >= FORMATS[dtype].smallest_normal * LOST_EARLY:
             return None
-        flush = self.contract.flush_to_zero and dtype in FLUSHED
+        flush = self.contract.flush_to_zero and FORMATS[dtype].flushes
         return below_normal(q, size, dtype, flush, may_be, products, self.variances, self.worst)
 
     def check_overflow(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import PRECISION_BITS, UNIT_ROUNDOFF
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, mixed, rounding_errors
 from gradoracle.oracle.rounding.quantity import Quantity, plus
@@ -28,7 +28,7 @@ def triangular_solve(roundoff: Roundoff, call: Call) -> Quantity:
     used = triangle(a.value)
     terms = float(used.shape[-1])
     squares = times(used.square(), value.square())
-    step = UNIT_ROUNDOFF[roundoff.contract.accumulate] if roundoff.contract.rounds else 0.0
+    step = FORMATS[roundoff.contract.accumulate].unit_roundoff if roundoff.contract.rounds else 0.0
     # (1 + t/2) for the sum and the quotient; the drift is that of the right-hand side
     width = step * ((1 + terms / 2) * squares + terms / 3 * b.value.square()).sqrt()
 
@@ -45,7 +45,7 @@ def triangular_solve(roundoff: Roundoff, call: Call) -> Quantity:
     if roundoff.dice is not None or a.probes is not None or b.probes is not None:
         rhs = b.value if b.probes is None else b.probes
         if roundoff.dice is not None and step:
-            bits = min(PRECISION_BITS[roundoff.contract.accumulate], 30)
+            bits = min(FORMATS[roundoff.contract.accumulate].bits, 30)
             key = torch.copysign(b.value.abs() + width / step, b.value)
             signed = torch.copysign(width * (EVEN_SPREAD * roundoff.magnify), key)
             rhs = rhs + rounding_errors(key, bits, roundoff.dice.factors(mixed(call.place, 1)), signed)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import SMALLEST_NORMAL, SMALLEST_SUBNORMAL
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding.quantity import Quantity
 
 LOST_EARLY = 4  # exponentials that flush to zero also lose the last two binades of normal numbers
@@ -48,7 +48,7 @@ class Low:
         of flushing it to 0.
         """
         runs, places = noise.view(len(noise), -1), self.where.expand(noise.shape[1:]).reshape(-1).nonzero()[:, 0]
-        if self.spacing == SMALLEST_SUBNORMAL["float64"]:  # float64 arithmetic has rounded them already
+        if self.spacing == FORMATS["float64"].smallest_subnormal:  # float64 arithmetic has rounded them already
             runs[:, places] = 0.0
             return
         every = len(places) == runs.shape[1]
@@ -90,12 +90,12 @@ def below_normal(
         variances: whether the mean square is requested.
         worst: whether the bound is.
     """
-    limit = SMALLEST_NORMAL[dtype] * (LOST_EARLY if flush else 1)
+    limit = FORMATS[dtype].smallest_normal * (LOST_EARLY if flush else 1)
     low = size < limit
     low &= (size > 0) if may_be is None else may_be
     if not low.any():
         return None
-    spacing = SMALLEST_SUBNORMAL[dtype]
+    spacing = FORMATS[dtype].smallest_subnormal
     terms, squares, sizes = Products(1.0, torch.zeros(()), None) if products is None else products
     mean_square = bound = None
     if variances:

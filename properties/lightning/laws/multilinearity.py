@@ -28,8 +28,8 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.property import law
 from gradoracle.model.signature import cotangent_name, hvp_name
 
@@ -85,7 +85,7 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
     wrong = differ(twice.tensors(derivative)[name].double().cpu(), expected)
     if not bool(wrong.any()):
         return exactly(label, False, "", elements=wrong.numel(), of=name)
-    fine = expected.abs() <= LARGEST[once.dtype(name)] / 2
+    fine = expected.abs() <= FORMATS[once.dtype(name)].largest / 2
     for each in (once, twice):
         overflow = each.allowance(derivative, name).overflow
         fine = fine if overflow is None else fine & ~overflow

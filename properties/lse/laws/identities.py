@@ -24,8 +24,8 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import judge
 from gradoracle.check.evidence import Evidence
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.property import law
 
 
@@ -176,7 +176,7 @@ def a_sink_takes_between_none_and_all_of_g(evidence: Evidence) -> Iterator[Findi
             variant.allowance(VJP, "dsinks", algorithm),
             continuous=variant.continuous,
             scale=whole,
-            largest=LARGEST[variant.dtype("dsinks")],
+            largest=FORMATS[variant.dtype("dsinks")].largest,
             axes=variant.axes("dsinks"),
             of="dsinks",
         )

@@ -34,8 +34,8 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -232,7 +232,7 @@ def a_sink_far_below_is_no_sink(evidence: Evidence) -> Iterator[Finding]:
     bare = evidence.variant("without sinks", lambda s: without_inputs(s, "sinks"))
     capped = Scores(bare.sample).capped
     lowest = float(torch.where(capped.isfinite(), capped, 0.0).min()) - 2 * FAR
-    level = torch.full_like(evidence.sample.inputs["sinks"], max(1.01 * lowest, -LARGEST[evidence.case.dtype]))
+    level = torch.full_like(evidence.sample.inputs["sinks"], max(1.01 * lowest, -FORMATS[evidence.case.dtype].largest))
     if float(level[0]) > lowest + FAR:
         yield not_checked("lse", "no sink of this dtype is far below the scores")
         return

@@ -17,9 +17,9 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
-from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative, Program, program
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -60,7 +60,7 @@ def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[
         for name, tensor, (truth, allowance) in zip(NAMES, got, defined, strict=True):
             true = truths[name]
             truncation = (truth.value - true.value).abs()  # C h^2 and beyond
-            held = 4 * UNIT_ROUNDOFF["float64"] * torch.maximum(truth.value.abs(), true.value.abs())
+            held = 4 * FORMATS["float64"].unit_roundoff * torch.maximum(truth.value.abs(), true.value.abs())
             radius = truncation + held + true.radius + truth.radius  # held: what the two truths are rounded by
             against_hvp = judge(
                 f"{name} by a step of {step:g}",

@@ -13,9 +13,9 @@ from gradoracle.properties.sdpa.scores import Scores, scores_overflow
 from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.case import Case
-from gradoracle.model.contract import SMALLEST_NORMAL
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -151,7 +151,7 @@ def a_query_that_sees_one_key_gives_its_value(evidence: Evidence) -> Iterator[Fi
         yield not_checked(name, "the kernel does not take M = 1")
         return
     value = evidence.sample.inputs["v"][:, :, 0].to(got.device)
-    flushed = (value.abs() < SMALLEST_NORMAL[evidence.case.dtype]) & (got.abs() <= value.abs())
+    flushed = (value.abs() < FORMATS[evidence.case.dtype].smallest_normal) & (got.abs() <= value.abs())
     wrong = differ(got, value) & ~flushed
     yield exactly(name, wrong, "differs from the value of the only key that the query sees", of="o")
 

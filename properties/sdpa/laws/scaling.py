@@ -13,9 +13,9 @@ from gradoracle.properties.sdpa.scores import Scores, scores_overflow
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -102,7 +102,7 @@ def _multiples(
         got, other = changed.vjp()[name].double(), plain.vjp()[name].double()
         expected = factor * other
         exact = torch.minimum(expected.abs(), other.abs()) >= smallest_exact(evidence.case.dtype)
-        fits = expected.abs() <= LARGEST[evidence.case.dtype] / 2
+        fits = expected.abs() <= FORMATS[evidence.case.dtype].largest / 2
         if not bool((exact & fits).any()):
             yield not_checked(label, "every element may have underflowed or overflowed")
             continue

@@ -14,8 +14,8 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.property import law
 
 
@@ -113,7 +113,7 @@ def log_z_lies_above_its_tangents(evidence: Evidence) -> Iterator[Finding]:
     that the forward has and the backward lacks.
     Cannot catch: errors smaller than the curvature between the points; vjp_matches_the_oracle does.
     """
-    line = _line(evidence.sample, evidence.case.dtype, step=2.0 ** (-PRECISION_BITS[evidence.case.dtype] // 4))
+    line = _line(evidence.sample, evidence.case.dtype, step=2.0 ** (-FORMATS[evidence.case.dtype].bits // 4))
     reason = _nothing_moves(evidence.sample, line)
     if line is None or reason is not None:
         yield not_checked("log_z", reason or "")
@@ -165,10 +165,10 @@ def _line(sample: Sample, dtype: str, step: float = 1.0) -> Mapping[str, tuple[T
         finite = x.isfinite()
         largest = float(torch.where(finite, x.abs(), 0.0).max()) if x.numel() else 0.0
         reach = max(largest / 4, 1.0)
-        if 4 * (largest + 2 * reach) > LARGEST[dtype]:
+        if 4 * (largest + 2 * reach) > FORMATS[dtype].largest:
             return None
-        unit = 2.0 ** (math.frexp(largest + 2 * reach)[1] - PRECISION_BITS[dtype])
-        grid = max(unit, SMALLEST_SUBNORMAL[dtype])
+        unit = 2.0 ** (math.frexp(largest + 2 * reach)[1] - FORMATS[dtype].bits)
+        grid = max(unit, FORMATS[dtype].smallest_subnormal)
         longest = float(torch.where(finite, along.abs(), 0.0).max()) if x.numel() else 0.0
         if 0.0 < longest < reach / 4:
             along = along / longest * reach

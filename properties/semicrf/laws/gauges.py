@@ -37,8 +37,8 @@ from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.property import law
 
 _STEEPEST = 31  # 1024 times it is far from float16's largest and held exactly in every dtype
@@ -146,7 +146,7 @@ def a_shift_of_all_labels_moves_log_z_by_its_ends(evidence: Evidence) -> Iterato
     Cannot catch: errors that do not depend on cum_scores; forward_matches_the_oracle does.
     """
     paths, cum = Paths(evidence), evidence.sample.inputs["cum_scores"]
-    reach = 2 ** (PRECISION_BITS[evidence.case.dtype] - 3)
+    reach = 2 ** (FORMATS[evidence.case.dtype].bits - 3)
     a = whole_numbers(evidence.case, "a", cum.shape[0] * cum.shape[1], reach).reshape(*cum.shape[:2], 1)
     last = _telescoped(paths, a)
     yield from _left(evidence, "all labels shifted", {"cum_scores": a}, last * paths.possible)
@@ -200,7 +200,7 @@ def a_score_for_each_position_may_stand_in_either_term(evidence: Evidence) -> It
     Cannot catch: errors that do not depend on the scores; forward_matches_the_oracle does.
     """
     steps, (longest, labels) = evidence.case.dims["T"], evidence.sample.inputs["duration_bias"].shape
-    reach = max(2 ** (PRECISION_BITS[evidence.case.dtype] - 3) // max(steps, longest), 1)
+    reach = max(2 ** (FORMATS[evidence.case.dtype].bits - 3) // max(steps, longest), 1)
     n = whole_numbers(evidence.case, "n", labels, reach)
     moves = {
         "cum_scores": -n * torch.arange(steps + 1)[:, None],
@@ -219,7 +219,7 @@ def a_score_of_a_label_may_stand_in_any_term(evidence: Evidence) -> Iterator[Fin
     Cannot catch: errors that do not depend on the scores; forward_matches_the_oracle does.
     """
     labels = evidence.sample.inputs["duration_bias"].shape[1]
-    b = whole_numbers(evidence.case, "b", labels, 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
+    b = whole_numbers(evidence.case, "b", labels, 2 ** (FORMATS[evidence.case.dtype].bits - 3))
     places = [*(name for name in TABLES if name in evidence.sample.inputs)]
     places += [] if takes_projections(evidence.case, evidence.kernel) else PROJECTIONS
     turn = evidence.case.seed % len(places)
@@ -238,7 +238,7 @@ def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Itera
     Cannot catch: errors that both forms share; forward_matches_the_oracle does.
     """
     table, duration = evidence.sample.inputs["transition"], evidence.sample.inputs["duration_bias"]
-    b = whole_numbers(evidence.case, "b by duration", duration.numel(), 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
+    b = whole_numbers(evidence.case, "b by duration", duration.numel(), 2 ** (FORMATS[evidence.case.dtype].bits - 3))
     b = b.reshape(duration.shape)
     pair = on_a_grid(evidence.sample, {"duration_bias": -b, "transition": torch.zeros(())}, evidence.case.dtype, b)
     if pair is None:
@@ -355,12 +355,12 @@ def on_a_grid(
     )
     given = {name: double(sample.inputs[name]) for name in moves}
     largest = max(float(torch.where(t.isfinite(), t.abs(), 0.0).max()) for t in given.values())
-    room = 2.0 ** PRECISION_BITS[dtype] - most - 1.0
+    room = 2.0 ** FORMATS[dtype].bits - most - 1.0
     if room < 8:
         return None
     unit = 2.0 ** math.ceil(math.log2((largest if largest > 0 else 1.0) / room))
-    unit = max(unit, SMALLEST_SUBNORMAL[dtype])
-    if largest + (most + 1.0) * unit > LARGEST[dtype]:
+    unit = max(unit, FORMATS[dtype].smallest_subnormal)
+    if largest + (most + 1.0) * unit > FORMATS[dtype].largest:
         return None
     before = {name: (t / unit).round() * unit for name, t in given.items()}
     after = {name: t + moves[name] * unit for name, t in before.items()}

@@ -35,8 +35,8 @@ from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import layouts
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -86,7 +86,7 @@ def each_cotangent_scales_its_own_sequence_once(evidence: Evidence) -> Iterator[
     """
     sample = evidence.sample
     which = int(sample.inputs[LENGTHS].argmax())
-    if abs(float(sample.cotangents["log_z"][which])) * FACTOR > LARGEST[evidence.dtype("log_z")]:
+    if abs(float(sample.cotangents["log_z"][which])) * FACTOR > FORMATS[evidence.dtype("log_z")].largest:
         yield not_checked("log_z", "four times the cotangent overflows")
         return
     scaled = evidence.variant("one cotangent times 4", lambda s: _of_cotangent(s, which, FACTOR))
@@ -97,7 +97,7 @@ def each_cotangent_scales_its_own_sequence_once(evidence: Evidence) -> Iterator[
         once, got = evidence.tensors(VJP)[of(name)].cpu(), scaled.tensors(VJP)[of(name)].cpu()
         expected = double(once) * factors
         size = expected.abs()
-        fine = (size >= smallest_exact(evidence.case.dtype)) & (size <= LARGEST[evidence.case.dtype])
+        fine = (size >= smallest_exact(evidence.case.dtype)) & (size <= FORMATS[evidence.case.dtype].largest)
         wrong = differ(got, expected.to(got.dtype)) & fine
         if evidence.kernel.deterministic and wrong.any():
             yield exactly(of(name), wrong, f"{int(wrong.sum())} elements are not exactly scaled by their cotangent")
@@ -185,7 +185,8 @@ def what_lies_past_the_length_does_not_matter(evidence: Evidence) -> Iterator[Fi
     Cannot catch: other errors in a length; a_shorter_sequence_is_the_sequence_cut does.
     """
     most = _cut_at(evidence.case)
-    value = (torch.nan, LARGEST[evidence.case.dtype], -LARGEST[evidence.case.dtype])[drawn(evidence.case, "past", 3)]
+    largest = FORMATS[evidence.case.dtype].largest
+    value = (torch.nan, largest, -largest)[drawn(evidence.case, "past", 3)]
     before = evidence.variant("lengths cut", lambda s: with_lengths(s, most))
     after = evidence.variant("other numbers past the lengths", lambda s: _past(with_lengths(s, most), value))
     exact = evidence.kernel.deterministic

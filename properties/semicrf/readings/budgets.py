@@ -34,13 +34,14 @@ from gradoracle.properties.semicrf.readings.rounded import FROM_ALPHA, WAYS, Rou
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
-from gradoracle.model.contract import PRECISION_BITS, SMALLEST_NORMAL, SMALLEST_SUBNORMAL, UNIT_ROUNDOFF, Contract
+from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.machine_code import side_by_side
-from gradoracle.oracle.rounding.formats import half_spacing
 from gradoracle.oracle.rounding.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.rounding.rounding_model import FLUSHED, SQUARABLE
+from gradoracle.oracle.rounding.rounding_model import SQUARABLE
+from gradoracle.oracle.rounding.spacing import half_spacing
 
 FEW_PROBES = ((1 << 17, 8),)  # elements of the largest tensor, probes at most
 _PROBE_ARRAYS = 24  # float64 numbers that a probe holds for each position and label
@@ -107,7 +108,7 @@ def budgets(
     truth = named(exact, derivative) | ({} if before is None else {MEETINGS: _met(plain, plain.log_z, before)})
     errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
     magnify = max(PROBED_AT / float(noise[0]), 1.0)
-    bits = min(PRECISION_BITS[contract.elementwise], _PROBED_BITS)
+    bits = min(FORMATS[contract.elementwise].bits, _PROBED_BITS)
 
     def probed(number: int) -> dict[str, Tensor]:
         rounded = probe(
@@ -168,7 +169,7 @@ def interval_of(problem: Problem, contract: Contract) -> int:
 
 def roundings(problem: Problem, contract: Contract) -> Array:
     """The unit roundoff; squares in units of it of an exponential, a node and a probability; and a node at worst."""
-    unit, terms = UNIT_ROUNDOFF[contract.elementwise], problem.longest + problem.labels
+    unit, terms = FORMATS[contract.elementwise].unit_roundoff, problem.longest + problem.labels
     exp, log = contract.exp_ulps, contract.log_ulps
     node = terms / 3 + 1 + exp**2 + log**2
     return np.array([unit, exp**2, node, exp**2 + 3, terms + 1 + exp + log])
@@ -210,7 +211,7 @@ def _shares(problem: Problem, plain: Pass, noise: Array, contract: Contract) -> 
     rows = torch.cat([after, torch.zeros_like(after[:, :1])], 1)
     common = {"cum_scores": rows, "proj_start": rows[:, :-1], "proj_end": rows[:, 1:]}
     local = (unit**2 / 3) * (mass + problem.longest / 3 + 1)
-    count, step_unit = float(problem.batch * problem.steps), UNIT_ROUNDOFF[contract.accumulate]
+    count, step_unit = float(problem.batch * problem.steps), FORMATS[contract.accumulate].unit_roundoff
     for name, size in plain.masses.items():
         if name in common:
             found[f"d{name}"] = size * (common[name] + local).sqrt()
@@ -300,21 +301,22 @@ def returned(
     """
     finite = value.isfinite()
     size = torch.where(finite, value.abs(), 0.0)
-    spacing = half_spacing(size, UNIT_ROUNDOFF[format_])
+    spacing = half_spacing(size, FORMATS[format_].unit_roundoff)
     errs = (errors != 0).any(0)  # also where the squares of errors underflow
     low = (size > 0) | errs | (pooled > 0) | (independent > 0)  # what is 0 in every kernel has no floor either
-    least = SMALLEST_NORMAL[format_] if format_ in FLUSHED else max(SMALLEST_SUBNORMAL[format_], SQUARABLE)
+    stored = FORMATS[format_]
+    least = stored.smallest_normal if stored.flushes else max(stored.smallest_subnormal, SQUARABLE)
     floor = low.double() * least
     if spacing.count_nonzero():  # equal numbers are returned alike, and opposite ones opposite
         factors, number = Dice(0, range(len(errors))).factors(mixed(*name.encode())), torch.where(finite, value, 0.0)
         width = torch.copysign(spacing, number)
-        errors = rounding_errors(number, PRECISION_BITS[format_], factors, width, errors)
+        errors = rounding_errors(number, FORMATS[format_].bits, factors, width, errors)
     independent, pooled = ((x.square() + spacing.square() / 3).sqrt() for x in (independent, pooled))
     independent = torch.where(finite, independent, 0.0)
     sigma = torch.where(finite, torch.maximum(torch.maximum(independent, pooled), floor), 0.0)
     if bound is not None:
-        if PRECISION_BITS[format_] < PRECISION_BITS["float32"]:  # by way of float32, where a number may become a tie
-            bound = bound + half_spacing(size, UNIT_ROUNDOFF["float32"])
+        if FORMATS[format_].bits < FORMATS["float32"].bits:  # by way of float32, where a number may become a tie
+            bound = bound + half_spacing(size, FORMATS["float32"].unit_roundoff)
         bound = torch.where(finite, torch.maximum(bound + spacing + 4 * floor, sigma), 0.0)
     return Budget(value, sigma, independent, errors, bound, floor)
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample, build
 from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.model.case import Case, parse
-from gradoracle.model.contract import LARGEST, default_contract
+from gradoracle.model.contract import default_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
+from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.rounding.reading import Budget
@@ -104,7 +105,7 @@ def test_correct_kernels_are_within_their_budgets(which: int, words: str, dtype:
     assert set(found) == set(known)
     for name, budget in known.items():
         allowance = Allowance(budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow)
-        largest = LARGEST[tensor_of(FAMILY, name).held(dtype)]
+        largest = FORMATS[tensor_of(FAMILY, name).held(dtype)].largest
         got = judge(name, found[name], budget.value, allowance, continuous=case.continuous, largest=largest)
         assert got.outcome is not Outcome.VIOLATED, (name, got)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import PRECISION_BITS
 from gradoracle.oracle.rounding.probes import mixed
 
 
@@ -13,11 +12,6 @@ def half_spacing(size: Tensor, unit: float) -> Tensor:
     """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
     _, exponent = torch.frexp(size)
     return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
-
-
-def bits_of(name: str) -> int:
-    """Of the significand of a format."""
-    return PRECISION_BITS[name]
 
 
 def held_by(value: Tensor, bits: int) -> bool:
