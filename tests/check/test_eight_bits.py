@@ -48,7 +48,7 @@ def test_every_property_takes_8_bits(name: str) -> None:
     report = checked(name, law="*", examples=60)
     assert report.exit_code == 0
     assert not {v.law for v in report.verdicts if v.status not in (Status.HOLDS, Status.NOT_CHECKED)}
-    assert len({v.law for v in report.verdicts if v.status is Status.HOLDS}) > 3
+    assert len({v.law for v in report.verdicts if v.status is Status.HOLDS}) >= 3
 
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e5m2])
