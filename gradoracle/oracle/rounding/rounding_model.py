@@ -239,11 +239,13 @@ class Roundoff:
             scale = torch.maximum(scale, (terms / 6 * squares).add_(in_order))
         scale = scale.sqrt_()
         bound = None if largest is None else largest * (unit * terms)
-        shift = None if dropped is None else -dropped
-        if bound is not None and dropped is not None:  # `committed` adds twice the shift, which the bound holds already
-            bound = (bound - 2 * dropped.abs()).clamp_min(0.0)
+        shift = None
         if block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / block + 1))
+        elif dropped is not None:
+            shift = -dropped
+            if bound is not None:  # `committed` adds twice the shift, which the bound holds already
+                bound = (bound - 2 * dropped.abs()).clamp_min(0.0)
         key = (_KEYED_APART * scale).add_(size).copysign_(q.value)
         return self.committed(
             q, scale * unit, key=key, bits=min(FORMATS[dtype].bits, SUM_BITS), place=place, bound=bound,
