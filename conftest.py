@@ -36,11 +36,13 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Which laws are checked on what, and how long."""
+    """Which properties are checked on what, and how long."""
     group = parser.getgroup("gradoracle")
     group.addoption("--device", default="auto", choices=device.ASKED, help="where kernels run (default: auto)")
     group.addoption("--family", default="*", metavar="GLOB", help="only families whose name matches")
-    group.addoption("--brief", action="store_true", help="few and small cases, a case at least of each law: make test")
+    group.addoption(
+        "--brief", action="store_true", help="few and small cases, a case at least of each property: make test"
+    )
     group.addoption(
         "--examples",
         type=int,

@@ -33,9 +33,9 @@ from kernel_speed.content import content  # noqa: E402
 
 ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs" / "background" / "false_alarms.md"
 RECORDS = ROOT / ".gradoracle" / "campaign"
-LAWS = "*_matches_the_oracle"
-WIDENED = "formula_is_exact_when_widened"
-_DRAWN = next(law.one_in for law in UNIVERSAL if law.name == WIDENED)  # it is judged on one case in so many
+PROPERTIES = "*_matches_the_oracle"
+WIDENED = "definition_is_exact_when_widened"
+_DRAWN = next(prop.one_in for prop in UNIVERSAL if prop.name == WIDENED)  # it is judged on one case in so many
 _EAGER = ("--contract", "bfloat16=eager-bf16", "--contract", "float16=eager-fp16")
 _WORST_FIRST = (1, 3, 2, 4, 0)  # exit codes of a line: violated, internal error, usage, inconclusive
 
@@ -114,8 +114,8 @@ def words(line: Line, plan: Plan) -> list[str]:
     """The command-line arguments of ``gradoracle`` that run a line."""
     found = ["check", line.target, *(["--family", line.family] if line.target != line.family else [])]
     found += ["--device", plan.device, *line.words]
-    drawn, laws = (_DRAWN, WIDENED) if plan.widened else (1, LAWS)
-    found += ["--examples", str(plan.cases_of(line) * drawn), "--property", laws]
+    drawn, properties = (_DRAWN, WIDENED) if plan.widened else (1, PROPERTIES)
+    found += ["--examples", str(plan.cases_of(line) * drawn), "--property", properties]
     found += [word for dim in plan.dims for word in ("--dim", dim)]
     found += ["--shard", "{}/{}".format(*plan.shard)] if plan.shard != (1, 1) else []
     found += ["--seconds", f"{plan.seconds:g}"] if plan.seconds is not None else []
@@ -175,7 +175,9 @@ def table(files: Sequence[Path], out: Path) -> None:
     names = [line.name for line in LINES]
     rows = [row for file in files for row in campaign_rows.read(file, names)]
     earlier = [row for row in rows if row.superseded]
-    out.write_text(false_alarms.markdown(false_alarms.totals(rows, names), (LAWS, WIDENED), earlier), encoding="utf-8")
+    out.write_text(
+        false_alarms.markdown(false_alarms.totals(rows, names), (PROPERTIES, WIDENED), earlier), encoding="utf-8"
+    )
     print(f"{out.name} written", flush=True)
 
 

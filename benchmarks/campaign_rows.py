@@ -36,7 +36,7 @@ class Verdict:
         pooled: whether only all cases together violate the property.
     """
 
-    law: str
+    property_name: str
     kernel: str
     dtype: str
     status: str
@@ -172,7 +172,7 @@ def _verdict(reported: Mapping[str, Any]) -> Verdict:
     shown, sigma = reported.get("counterexample") or {}, reported.get("worst_in_sigma")
     is_alarm = reported["status"] in ALARMS
     return Verdict(
-        law=reported["law"],
+        property_name=reported["property"],
         kernel=reported["kernel"],
         dtype=reported["dtype"],
         status=reported["status"],

@@ -15,7 +15,7 @@ from campaign_rows import Row
 
 CONFIDENCE = 0.95
 _PREFACE = """How often does gradoracle report a correct kernel? Kernels that are known to be correct, shipped and
-outside ones, were judged by `{laws}`: forward, VJP, JVP and HVP. `python benchmarks/campaign.py --table`
+outside ones, were judged by `{properties}`: forward, VJP, JVP and HVP. `python benchmarks/campaign.py --table`
 writes this page from the rows of benchmarks/results/campaigns.csv.
 
 An *alarm* is a case on which a property is violated or the kernel crashes: either a false alarm, or a fault of the
@@ -109,7 +109,7 @@ class Total:
 
     @property
     def verdicts(self) -> int:
-        return len({(v.law, v.kernel, v.dtype) for part in self.parts for v in part.verdicts})
+        return len({(v.property_name, v.kernel, v.dtype) for part in self.parts for v in part.verdicts})
 
     @property
     def missing(self) -> list[str]:
@@ -181,12 +181,12 @@ def sentence(row: Row) -> str:
     return f"{judged}, {row.alarming} alarms (rate at most {_rate(row.alarming, row.judged)}), {verdicts}"
 
 
-def markdown(totals: Sequence[Total], laws: tuple[str, str], earlier: Sequence[Row] = ()) -> str:
+def markdown(totals: Sequence[Total], properties: tuple[str, str], earlier: Sequence[Row] = ()) -> str:
     """The page: what counts as an alarm, one row for each line and device, every alarm, and those of ``earlier``.
 
     Args:
         totals: of all runs.
-        laws: the properties that judged, and that of the widened kernel.
+        properties: the properties that judged, and that of the widened kernel.
         earlier: superseded rows.
     """
     own = [total for total in totals if not total.widened]
@@ -197,7 +197,7 @@ def markdown(totals: Sequence[Total], laws: tuple[str, str], earlier: Sequence[R
         [
             "# False alarms",
             "",
-            _PREFACE.format(laws=laws[0], widened=laws[1]),
+            _PREFACE.format(properties=properties[0], widened=properties[1]),
             "",
             f"{'; '.join(sentences)}.",
             "",
@@ -282,7 +282,9 @@ def _listed(parts: Sequence[Row]) -> list[str]:
         for each in part.alarms:
             many = "pooled" if each.pooled else f"{each.violated + each.crashed} cases"
             case = f": `{each.case}`" if each.case else ""
-            found.append(f"- {part.line} on {part.device}, {each.law}, {each.dtype}: {each.status} ({many}){case}")
+            found.append(
+                f"- {part.line} on {part.device}, {each.property_name}, {each.dtype}: {each.status} ({many}){case}"
+            )
     return found
 
 

@@ -51,7 +51,7 @@ RECORDS = ROOT / "benchmarks" / "results" / "mutation"
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 COLUMNS = ("mistakes", "reports", "seen", "one block", "blocks", "headlines", "mean blocks")
 CASES, SECONDS = 15, 100.0
-DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)
+DIRECT = (PropertyKind.ORACLE, PropertyKind.DEFINITION)
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,11 @@ class Shown:
 def shown(name: str, report: Report) -> Shown:
     """The faults of a report as they are grouped today."""
     faults = diagnosed(grouped(report.verdicts), report.verdicts)
-    known = {(verdict.law, verdict.kernel, verdict.dtype): verdict for verdict in report.verdicts}
+    known = {(verdict.property_name, verdict.kernel, verdict.dtype): verdict for verdict in report.verdicts}
     if not faults:
         return Shown(name, 0, False, "")
-    leads = [known[f.verdicts[0].law, f.verdicts[0].kernel, f.verdicts[0].dtype] for f in faults]
-    told = "; ".join(f"{v.law} {v.dtype} {','.join(_names(v))}" for v in leads)
+    leads = [known[f.verdicts[0].property_name, f.verdicts[0].kernel, f.verdicts[0].dtype] for f in faults]
+    told = "; ".join(f"{v.property_name} {v.dtype} {','.join(_names(v))}" for v in leads)
     return Shown(name, len(faults), _is_right(leads[0], report.verdicts), told)
 
 

@@ -110,7 +110,7 @@ def run(
         "kind": kind,
         "exit_code": done.returncode,
         "red_kernels": sorted(red),
-        "lines": [f"{line['kind']} {line['law']} {line['dtype']}".strip() for line in lines],
+        "lines": [f"{line['kind']} {line['property']} {line['dtype']}".strip() for line in lines],
         "tensors": sorted(_wrong(own)),
         "answer": _answer(reports),
         "explanation": _explanation(reports),
@@ -124,7 +124,7 @@ def _wrong(report: dict[str, Any]) -> set[str]:
     return {
         finding["tensor"]
         for verdict in report["verdicts"]
-        if verdict["law"].endswith("_matches_the_oracle") and verdict["counterexample"]
+        if verdict["property"].endswith("_matches_the_oracle") and verdict["counterexample"]
         for finding in verdict["counterexample"]["findings"]
         if finding["outcome"] == "violated"
     }
@@ -135,7 +135,7 @@ def _answer(reports: list[dict[str, Any]]) -> str:
 
     The size of errors is left out because a kernel that leaves memory unwritten shows what was there.
     """
-    line, verdict = ("kind", "weight", "law", "dtype"), ("kernel", "law", "dtype", "status")
+    line, verdict = ("kind", "weight", "property", "dtype"), ("kernel", "property", "dtype", "status")
     said = [
         [each["target"], each["exit_code"]]
         + [[own[key] for key in line] for own in each["comparison"]["lines"]]

@@ -53,7 +53,7 @@ from gradoracle.report.failure import failures
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks" / "results" / "likely_causes.csv"
 COLUMNS = ("of", "mistake", "planted", "violated", "named", "evidence", "right")
-LAWS = "[fv]*_matches_the_oracle"
+PROPERTIES = "[fv]*_matches_the_oracle"
 CASES, LEAST, MOST = 4, 8, 1 << 15  # how many, their longest dim at least, the product of all at most
 SECONDS = 60.0  # of a mutant
 Row = tuple[str, ...]
@@ -63,7 +63,9 @@ class Bench:
     """A shipped family, its ordinary cases, and what is known of them."""
 
     def __init__(self, name: str, folder: str, seed: int) -> None:
-        request = Request(name, device="cpu", dtypes=("float32",), property=LAWS, examples=60, seed=seed, workers=0)
+        request = Request(
+            name, device="cpu", dtypes=("float32",), property=PROPERTIES, examples=60, seed=seed, workers=0
+        )
         self.subjects = resolved(request)
         ordinary = [job for job in plan(self.subjects).jobs if _is_ordinary(job)]
         self.jobs = sorted(ordinary, key=_size, reverse=True)[:CASES]
@@ -75,9 +77,9 @@ class Bench:
         results = []
         for job in self.jobs:
             runner = KernelRunner(self.subjects.family, self.subjects.kernels[job.kernel])
-            laws = [self.subjects.laws[law] for law in job.laws]
-            results += examine(replace(job, formulas=True), runner, self.oracle, laws, "cpu").results
-        found = diagnose(of_results(results, self.subjects.laws))
+            properties = [self.subjects.properties[property_name] for property_name in job.properties]
+            results += examine(replace(job, formulas=True), runner, self.oracle, properties, "cpu").results
+        found = diagnose(of_results(results, self.subjects.properties))
         return any(each.status is Status.VIOLATED for each in results), found.cause, found.evidence
 
     def tried(self, mutant: Mutant, source: Source) -> tuple[bool, str, str]:
@@ -133,13 +135,16 @@ def of_bugs() -> Iterator[Row]:
     bugs = importlib.import_module("tests.bugs.test_bugs")
     minimise.SHRINK_SECONDS = 1.1
     for module, bug in bugs.CAUGHT:
-        if not bug.law.endswith("_matches_the_oracle"):  # others compare with no definition, and name no edit of it
+        # others compare with no definition, and name no edit of it
+        if not bug.property_name.endswith("_matches_the_oracle"):
             continue
         sizes = (*bugs.SMALL.get(bug.family, ()), *(f"{dim}={size}" for dim, size in bug.dims.items()))
         dims = dict(map(parse_sizes, sizes))
         where = bugs.target(module, bug.wrong)
         found = failures(
-            check(Request(where, bug.family or None, "cpu", property=bug.law, dims=dims, examples=8, workers=0))
+            check(
+                Request(where, bug.family or None, "cpu", property=bug.property_name, dims=dims, examples=8, workers=0)
+            )
         )
         if found:
             lead = found[0].diagnosis

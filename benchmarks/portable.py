@@ -94,7 +94,7 @@ def verdicts(family: str) -> dict[str, str]:
         (report,) = json.loads(done.stdout)["reports"]
     except ValueError:
         return {"exit code": f"{done.returncode}: {done.stderr.strip()[-200:]}"}
-    found = {f"{each['law']} {each['dtype']}": each["status"] for each in report["verdicts"]}
+    found = {f"{each['property']} {each['dtype']}": each["status"] for each in report["verdicts"]}
     return {"exit code": str(done.returncode), **found}
 
 

@@ -208,7 +208,7 @@ def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
                 **(standing if now in NOW else {}),
                 severity=known.value if known else "",
                 keeps=(stated[dtype].preset or "none") if dtype in stated else "",
-                properties=" ".join(each.law for each in lead[:MOST])
+                properties=" ".join(each.property_name for each in lead[:MOST])
                 + (f" and {more} more" if (more := len(lead) - MOST) > 0 else ""),
                 stated=stated[dtype].lost if dtype in stated else "",
                 reason=_plain(reason, job),
@@ -246,7 +246,7 @@ def _is_second(verdict: Verdict) -> bool:
     found = verdict.counterexample
     every = (*found.findings, *found.first_findings, *found.further) if found else ()
     orders = {each.derivative for each in every if each.outcome is Outcome.VIOLATED}
-    return "hvp" in verdict.law or "double_backward" in verdict.law or orders == {Derivative.HVP}
+    return "hvp" in verdict.property_name or "double_backward" in verdict.property_name or orders == {Derivative.HVP}
 
 
 def _now(broken: Sequence[Verdict]) -> str:

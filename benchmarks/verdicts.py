@@ -5,7 +5,7 @@
     python benchmarks/verdicts.py sdpa examples/rmsnorm.py      (these targets alone)
 
 60 cases of each target, seed 0, on the CPU (or --device cuda --file FILE): counts, errors against budgets,
-sensitivities, reasons, situations, counterexamples with their findings, and the exit code. Left out is what depends on
+sensitivities, reasons, goals, counterexamples with their findings, and the exit code. Left out is what depends on
 the clock or the machine, what has been added since, and the likely cause, of which less is said now
 (docs/decisions.md).
 """
@@ -86,7 +86,7 @@ def differences(before: Any, after: Any, place: str = "") -> list[str]:
 
 
 def _name(value: Any, place: int) -> str:
-    own = [str(value[key]) for key in ("law", "dtype") if key in value] if isinstance(value, dict) else []
+    own = [str(value[key]) for key in ("property", "dtype") if key in value] if isinstance(value, dict) else []
     return " ".join(own) or str(place)
 
 

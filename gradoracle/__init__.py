@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gradoracle.model.dims import choices, multiples, sizes
     from gradoracle.model.family import Family, IndexDomain, family
     from gradoracle.model.kernel import Kernel, kernel
-    from gradoracle.model.property import Property, law
+    from gradoracle.model.property import Property, property
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "family",
     "gradcheck",
     "kernel",
-    "law",
     "multiples",
+    "property",
     "sizes",
     "testcase",
 ]
@@ -38,7 +38,7 @@ _HOMES = {
     "model.dims": ("choices", "multiples", "sizes"),
     "model.family": ("Family", "IndexDomain", "family"),
     "model.kernel": ("Kernel", "kernel"),
-    "model.property": ("Property", "law"),
+    "model.property": ("Property", "property"),
 }
 
 

@@ -61,6 +61,6 @@ def judged(item: Item) -> Item:
     return item
 
 
-def test_law(judged: Item) -> None:
+def test_property(judged: Item) -> None:
     """The property holds on all cases of this run."""
     judged.judge()

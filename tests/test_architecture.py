@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradoracle.model.formats import FORMATS, OF_TRITON
-from gradoracle.project.shipped_names import law_names
+from gradoracle.project.shipped_names import property_names
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = sorted(p for p in (ROOT / "gradoracle").rglob("*.py"))
@@ -137,7 +137,7 @@ def test_no_module_that_judges_reads_by_patterns():
 
 def test_the_engine_knows_no_property_by_name():
     """What it must know of one, the property declares."""
-    names = set(law_names())
+    names = set(property_names())
     assert len(names) > 100
     for path in ENGINE:
         tree = ast.parse(path.read_text())
@@ -183,7 +183,7 @@ def test_a_familys_modules_import_no_other_familys(path):
 
 def test_an_import_from_another_family_is_seen():
     assert {family_of(f"gradoracle.{m}") for m in ("properties.members", "kernels.tiles", "oracle.truth")} == {None}
-    assert family_of("gradoracle.properties.lse.laws.masks") == family_of("gradoracle.kernels.lse.fused") == "lse"
+    assert family_of("gradoracle.properties.lse.catalogue.masks") == family_of("gradoracle.kernels.lse.fused") == "lse"
     foreign = "gradoracle.properties.sdpa.scores"
     assert crossing("lse", {foreign, "gradoracle.properties.lse.scores", "torch"}) == {foreign}
     assert crossing(None, {foreign}) == {foreign} and not crossing("sdpa", {foreign})

@@ -190,10 +190,10 @@ def test_the_figures_of_readme_are_those_of_the_scoreboard() -> None:
 
 
 def test_what_differs_from_the_output_is_found() -> None:
-    printed = "law\nforward  ✓ 12  1.5σ\n\n3 laws checked in 9.1 s\n"
-    assert missing(["law", "...", "2 laws checked in 6 s"], printed) == []
+    printed = "property\nforward  ✓ 12  1.5σ\n\n3 properties checked in 9.1 s\n"
+    assert missing(["property", "...", "2 properties checked in 6 s"], printed) == []
     assert missing(["forward ✗ 12"], printed) == ["forward ✗ 12"]
-    assert missing(["3 laws checked in 9.1 s", "law"], printed) == ["law"]
+    assert missing(["3 properties checked in 9.1 s", "property"], printed) == ["property"]
 
 
 def section(page: str, title: str) -> str:
@@ -251,7 +251,7 @@ def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> Non
             assert not place or "://" in place or (page.parent / place).exists(), f"{page.name}: {link}"
 
 
-AVOIDED = ("*right kernel*", "*red line*", "*situations*met*", "*made smaller*", "*laws broken*")
+AVOIDED = ("*right kernel*", "*red line*", "*situations*met*", "*made smaller*", "*properties broken*")
 
 
 def test_no_word_that_the_house_avoids() -> None:

@@ -122,14 +122,14 @@ def test_a_fifth_family_is_listed_and_checked_with_nothing_else_edited(wheel: Zi
     assert Path(found.strip()).is_relative_to(tmp_path)
 
 
-def test_pytest_over_properties_has_the_fifth_familys_laws(tree: Path, wheel: ZipFile, tmp_path: Path) -> None:
+def test_pytest_over_properties_has_the_fifth_familys_properties(tree: Path, wheel: ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path / "installed")
     for name in ("pyproject.toml", "conftest.py"):  # beside properties/ and away from the tree's own gradoracle/
         shutil.copy(tree / name, tmp_path / name)
     shutil.copytree(tree / "properties", tmp_path / "properties")
     words = ("-m", "pytest", "properties", "--family", "fifth", "--examples", "2", "-n", "0", "-k", "vjp_matches")
     out = run(*words, "-p", "no:cacheprovider", "-q", path=tmp_path / "installed", cwd=tmp_path)
-    assert "1 passed" in out, "one law in one dtype"
+    assert "1 passed" in out, "one property in one dtype"
 
 
 def test_a_fifth_family_is_mutated_and_gated_with_nothing_else_edited(tree: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def run(
     begun = time.monotonic()
     subjects = resolved(Request(family, device="cpu", workers=0))
     jobs = [
-        replace(job, laws=tuple(name for name in job.laws if subjects.laws[name].scope == "case"))
+        replace(job, properties=tuple(name for name in job.properties if subjects.properties[name].scope == "case"))
         for job in plan(subjects).jobs
         if job.case.dtype == DTYPE
     ]
@@ -56,7 +56,7 @@ def run(
         say(f"{family}: {len(chosen)} of the {len(orders)} mutants that {len(jobs)} cases execute, {took}")
         known = {}
         for stage in Stage:
-            names = {name for name, law in subjects.laws.items() if Stage.of(law) is stage}
+            names = {name for name, prop in subjects.properties.items() if Stage.of(prop) is stage}
             known[stage] = str(Path(folder) / f"known{stage.value}")
             Path(known[stage]).write_bytes(pickle.dumps(_only(jobs, seen, names), pickle.HIGHEST_PROTOCOL))
         rows, done = list(had), {row.mutant for row in had}
@@ -105,8 +105,8 @@ def _rehearsed(jobs: Sequence[Any], pool: LocalPool) -> list[Seen]:
 
 def _only(jobs: Sequence[Any], seen: Sequence[Seen], names: set[str]) -> tuple[list[Any], list[Seen]]:
     """Cases and what the unmutated kernel did on them, by some properties alone."""
-    own = [replace(job, laws=tuple(name for name in job.laws if name in names)) for job in jobs]
-    results = [tuple(each for each in one.result.results if each.law in names) for one in seen]
+    own = [replace(job, properties=tuple(name for name in job.properties if name in names)) for job in jobs]
+    results = [tuple(each for each in one.result.results if each.property_name in names) for one in seen]
     pairs = zip(seen, results, strict=True)
     return own, [replace(one, result=replace(one.result, results=result)) for one, result in pairs]
 

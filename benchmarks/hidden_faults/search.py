@@ -71,7 +71,7 @@ def searched(job: Search, judged: Callable[[int, Stage], Outcome]) -> Row:
 
     last = judged(SMALLEST, Stage.DECISIVE)
     if last.fate is not Fate.SURVIVED:
-        return ended(SEEN if last.fate is Fate.KILLED else UNSCALED, seen_by=last.law or last.reason)
+        return ended(SEEN if last.fate is Fate.KILLED else UNSCALED, seen_by=last.property_name or last.reason)
     seen, hidden, by = -1, SMALLEST, ""
     while hidden - seen > 1:
         middle = (seen + hidden) // 2
@@ -79,15 +79,15 @@ def searched(job: Search, judged: Callable[[int, Stage], Outcome]) -> Row:
         if outcome.fate is Fate.SURVIVED:
             hidden = middle
         else:
-            seen, by = middle, outcome.law or outcome.reason
+            seen, by = middle, outcome.property_name or outcome.reason
     while (outcome := judged(hidden, Stage.OTHERS)).fate is not Fate.SURVIVED:
-        hidden, by = hidden + 1, outcome.law or outcome.reason
+        hidden, by = hidden + 1, outcome.property_name or outcome.reason
         if hidden > SMALLEST:
             return ended(SEEN if outcome.fate is Fate.KILLED else UNSCALED, seen_by=by)
     widened = judged(hidden, Stage.WIDENED)
     shown = {"t": f"{4.0**-hidden:.2g}", "seen_by": by}
     if widened.fate is not Fate.SURVIVED:
-        return ended(CAUGHT, **shown, caught_by=widened.law or widened.reason, case=widened.case)
+        return ended(CAUGHT, **shown, caught_by=widened.property_name or widened.reason, case=widened.case)
     for larger in range(hidden - 1, -1, -1):
         if judged(larger, Stage.WIDENED).fate is Fate.KILLED:
             return ended(MISSED, **shown, widened_from=f"{4.0**-larger:.2g}")

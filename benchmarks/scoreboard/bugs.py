@@ -135,9 +135,9 @@ class _Trial:
             if caught:
                 break
         correct = self._judged(self.found.right, dims, examples)
-        law = self.found.bug.law
+        property_name = self.found.bug.property_name
         ours = {
-            "caught": caught, "law": law, "seconds": seconds,
+            "caught": caught, "property": property_name, "seconds": seconds,
             "alarm": _is_violated(correct), "right_cases": correct.cases_judged,
         }  # fmt: skip
         return ours, dims, examples
@@ -147,8 +147,8 @@ class _Trial:
         place = f"{self.found.file}:{subject}"
         return check(
             Request(
-                place, family=bug.family or None, device="cpu", property=bug.law, dims=dims, examples=examples,
-                seed=self.seed, workers=0,
+                place, family=bug.family or None, device="cpu", property=bug.property_name, dims=dims,
+                examples=examples, seed=self.seed, workers=0,
             )
         )  # fmt: skip
 

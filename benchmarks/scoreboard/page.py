@@ -22,7 +22,7 @@ from .styles import (
     TINY,
 )
 
-SCHEMA = "gradoracle-scoreboard/1"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-scoreboard/2"  # raised when a field is renamed or removed, or changes its meaning
 BUGS = "real bugs"
 _PLANTED = "mutants"
 _EXCUSED = "needs float64, which the kernel does not take | | | | "
@@ -236,8 +236,10 @@ def _bugs(part: Mapping[str, Any]) -> Iterator[str]:
     for fault in part["faults"]:
         by = {style: {v["rule"] for v in fault["verdicts"] if v["style"] == style and v["caught"]} for style in STYLES}
         cells = [f"{len(by[style] & set(peers))} of {len(peers)}" for style in STYLES]
-        law = fault["ours"]["law"] if fault["ours"]["caught"] else f"not caught by {fault['ours']['law']}"
-        yield f"| {fault['fault']} | {fault['cites']} | {law} | {' | '.join(cells)} |"
+        property_name = (
+            fault["ours"]["property"] if fault["ours"]["caught"] else f"not caught by {fault['ours']['property']}"
+        )
+        yield f"| {fault['fault']} | {fault['cites']} | {property_name} | {' | '.join(cells)} |"
 
 
 _HOW = """\

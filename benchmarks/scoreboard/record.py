@@ -24,7 +24,7 @@ class Ours:
     """gradoracle's outcome for one mutant: its fate, the property, and the seconds until then."""
 
     fate: Fate
-    law: str
+    property_name: str
     seconds: float
 
     @property
@@ -80,7 +80,7 @@ def _lines(family: str, file: Path) -> Mutations:
 
 
 def _ours(entry: Mapping[str, Any]) -> Ours:
-    return Ours(Fate(entry["fate"]), entry["law"], float(entry["seconds"]))
+    return Ours(Fate(entry["fate"]), entry["property"], float(entry["seconds"]))
 
 
 def mark(sources: Sequence[Source], seed: int) -> str:

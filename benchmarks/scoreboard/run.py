@@ -118,7 +118,7 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
 
 def _with_ours(entry: Mapping[str, Any], ours: Ours, mutant: Mutant) -> dict[str, Any]:
     """An entry with gradoracle's outcome and the place of the mutant."""
-    own = {"caught": ours.fate is Fate.KILLED, "law": ours.law, "seconds": ours.seconds}
+    own = {"caught": ours.fate is Fate.KILLED, "property": ours.property_name, "seconds": ours.seconds}
     place = {"operator": mutant.operator, "module": mutant.module, "line": mutant.line}
     return {**{key: value for key, value in entry.items() if key != "mark"}, **place, "ours": own}
 

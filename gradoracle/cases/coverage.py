@@ -1,6 +1,6 @@
 """Coverage goals: which a case meets, and how many cases of a run must meet each.
 
-A run in which a goal stays below its minimum is inconclusive. In the code a goal is called a situation.
+A run in which a goal stays below its minimum is inconclusive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Focus:
     """What a case must have to meet one goal; everything else is drawn as usual.
 
     Attributes:
-        situation: the name of the goal; "" for none.
+        goal: the name of the goal; "" for none.
         sizes: the sizes that a dim may have.
         ranks: how many dims ``*NAME`` must stand for.
         less: two dims of which the first must be smaller.
@@ -40,7 +40,7 @@ class Focus:
         blocks: the block configuration, "auto" for none.
     """
 
-    situation: str = ""
+    goal: str = ""
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)
     less: tuple[str, str] | None = None
@@ -54,12 +54,12 @@ class Focus:
     blocks: str = ""
 
 
-def situations(family: Family, kernel: Kernel, case: Case) -> frozenset[str]:
+def goals_of(family: Family, kernel: Kernel, case: Case) -> frozenset[str]:
     """The names of the goals that a case meets."""
-    return frozenset(_situations(family, kernel, case))
+    return frozenset(_goals_of(family, kernel, case))
 
 
-def wanted_situations(
+def wanted_goals(
     family: Family,
     kernel: Kernel,
     dtypes: Sequence[str],
@@ -74,7 +74,7 @@ def wanted_situations(
     within = case_space(family, kernel, dtypes=dtypes, dims=dims)
     if examples < FULL_RUN:
         return {f"dtype {dtype}": 1 for dtype in within.dtypes} if examples >= len(within.dtypes) else {}
-    return {focus.situation: 1 + examples // (2_500 if focus.large else 250) for focus in focuses(within)}
+    return {focus.goal: 1 + examples // (2_500 if focus.large else 250) for focus in focuses(within)}
 
 
 def focuses(within: CaseSpace) -> tuple[Focus, ...]:
@@ -82,12 +82,12 @@ def focuses(within: CaseSpace) -> tuple[Focus, ...]:
     return tuple(_focuses(within))
 
 
-def _situations(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
+def _goals_of(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
     signature = family.signature.at(case.dims)
     for starred, count in family.signature.ranks(case.dims).items():
         yield _of_rank(starred, count)
     for dim, size in case.dims.items():
-        yield from (name.format(dim) for name, holds in _SIZE_SITUATIONS.items() if holds(size))
+        yield from (name.format(dim) for name, holds in _SIZE_GOALS.items() if holds(size))
     for a, b in pairs(signature):
         if case.dims[a] != case.dims[b]:
             yield f"{a} < {b}" if case.dims[a] < case.dims[b] else f"{a} > {b}"
@@ -130,7 +130,7 @@ def _of_rank(starred: str, count: int) -> str:
 
 
 _MANY_PROGRAMS = "blocks {}, several batch members and tiles"
-_SIZE_SITUATIONS: Mapping[str, Callable[[int], bool]] = {
+_SIZE_GOALS: Mapping[str, Callable[[int], bool]] = {
     "{} = 1": lambda size: size == 1,
     "{} has a tail": lambda size: size % TAIL != 0,
     "{} has 3 tiles": lambda size: size > 2 * TILE,
@@ -156,7 +156,7 @@ def _focuses(within: CaseSpace) -> Iterator[Focus]:
             yield Focus(f"recipe {text}", recipe=(text, True))
     yield from _layout_focuses(within)
     for dim in within.dims:
-        for name, holds in list(_SIZE_SITUATIONS.items())[:3]:
+        for name, holds in list(_SIZE_GOALS.items())[:3]:
             fitting = tuple(size for size in dict.fromkeys(within.favoured(dim)) if holds(size))
             if fitting:
                 yield Focus(name.format(dim), sizes={dim: fitting})

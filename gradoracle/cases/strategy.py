@@ -81,7 +81,7 @@ def draw_case(choose: Choose[Any], within: CaseSpace, focus: Focus) -> Case:
         asked = {name: recipe for name, recipe in within.family.beside_large.items() if isinstance(recipe, str)}
         draws |= {name: Draw(recipe) for name, recipe in asked.items()}
         options = {name: values[0] for name, values in within.options.items()}
-    elif focus.situation:
+    elif focus.goal:
         dims = _focused_dims(choose, within, dims, focus)
         dtype, blocks, options = focus.dtype or dtype, focus.blocks or blocks, options | dict(focus.options)
         draws, options = _focused_draws(choose, within, dims, draws, options, focus)

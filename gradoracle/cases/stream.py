@@ -8,7 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
 from gradoracle.cases.case_space import CaseSpace, case_space
-from gradoracle.cases.coverage import Focus, focuses, situations, wanted_situations
+from gradoracle.cases.coverage import Focus, focuses, goals_of, wanted_goals
 from gradoracle.cases.strategy import drawn, plainest
 from gradoracle.model import hashing
 from gradoracle.model.case import Case
@@ -64,7 +64,7 @@ def stream(
     if examples < 1:
         raise ValueError(f"{examples} cases were asked for; expected at least 1")
     within = case_space(family, kernel, dtypes=dtypes, dims=dims)
-    expected = Counter(wanted_situations(family, kernel, within.dtypes, examples, dims))
+    expected = Counter(wanted_goals(family, kernel, within.dtypes, examples, dims))
     kind = kernel.compiled_for if few_compilations else None
     pool, extra = _pool(within, expected, examples if kind is None else _WIDER * examples, seed)
     first = _covering({**pool, **extra}, expected, examples)
@@ -88,14 +88,14 @@ def _pool(within: CaseSpace, expected: Mapping[str, int], examples: int, seed: i
     for dtype in within.dtypes:
         narrow = replace(within, dtypes=(dtype,))
         smallest = plainest(narrow)
-        found[smallest] = situations(within.family, within.kernel, smallest)
+        found[smallest] = goals_of(within.family, within.kernel, smallest)
         _add(found, narrow, ordinary, 3, share, Hashed(seed, f"stream {dtype}"))
     for attempt in range(_ROUNDS):
         counts = Counter(name for names in (*found.values(), *extra.values()) for name in names)
-        missing = [focus for focus in every if counts[focus.situation] < expected.get(focus.situation, 0)]
+        missing = [focus for focus in every if counts[focus.goal] < expected.get(focus.goal, 0)]
         if not missing:
             break
-        short = sum(expected[focus.situation] - counts[focus.situation] for focus in missing)
+        short = sum(expected[focus.goal] - counts[focus.goal] for focus in missing)
         _add(extra, within, missing, 1, 2 * short + 4, Hashed(seed, f"stream focus {attempt}"))
     for attempt in range(_ROUNDS):
         counts = Counter(case.dtype for case in found)
@@ -112,7 +112,7 @@ def _add(found: Found, within: CaseSpace, towards: Sequence[Focus], often: int, 
     for _ in range(count):
         case = drawn(source.below, within, towards, often=often)
         if case not in found:
-            found[case] = situations(within.family, within.kernel, case)
+            found[case] = goals_of(within.family, within.kernel, case)
 
 
 def _covering(pool: Found, expected: Mapping[str, int], examples: int) -> list[Case]:

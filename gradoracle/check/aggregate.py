@@ -12,7 +12,7 @@ from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.contract import weakest
 from gradoracle.model.finding import Outcome, malformed
-from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity, gravest
@@ -22,7 +22,7 @@ from gradoracle.model.wording import counted
 
 _TOLD = 1 << 18  # elements of a violating case that is kept
 _OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED)  # the last is reported by another property
-Key = tuple[str, str, str]  # law, kernel, dtype
+Key = tuple[str, str, str]  # property, kernel, dtype
 
 
 class Aggregate:
@@ -48,8 +48,8 @@ class Aggregate:
         self._line, self._place = line, place
         self._added = 0
         # of each status that fails, the first case with its place
-        self._first: dict[tuple[Key, Status], tuple[int, Case, LawResult]] = {}
-        self._telling: dict[Key, dict[int, tuple[Case, LawResult]]] = {}  # the cases of ``Sums.telling``, by place
+        self._first: dict[tuple[Key, Status], tuple[int, Case, PropertyResult]] = {}
+        self._telling: dict[Key, dict[int, tuple[Case, PropertyResult]]] = {}  # the cases of ``Sums.telling``, by place
         self.sums: dict[Key, Sums] = {}
         self.judged = self.alarming = 0
         self.planned: Counter[str] = Counter()
@@ -59,24 +59,24 @@ class Aggregate:
         """Announce a planned case."""
         self.planned[_of(kernel, case)] += 1
 
-    def expect(self, law: str, kernel: str, dtype: str) -> None:
+    def expect(self, property_name: str, kernel: str, dtype: str) -> None:
         """Announce a verdict that the run must give, so that it shows where no case decides it."""
-        self.sums.setdefault((law, kernel, dtype), Sums(law, kernel, dtype))
+        self.sums.setdefault((property_name, kernel, dtype), Sums(property_name, kernel, dtype))
 
     def add(self, result: CaseResult) -> None:
         """Add one case."""
-        statuses = {law.status for law in result.results}
+        statuses = {judged.status for judged in result.results}
         alarm = not statuses.isdisjoint(BROKEN)
         self.alarming += alarm
         self.judged += alarm or Status.HOLDS in statuses
         self.answered[_of(result.kernel, result.case)] += not statuses <= {Status.NOT_CHECKED, Status.ERROR}
         place = self._place_of(result.kernel, result.case)
         self._added += 1
-        for law in result.results:
-            key = (law.law, result.kernel, result.case.dtype)
-            self._add(key, result.case, law, place)
+        for judged in result.results:
+            key = (judged.property_name, result.kernel, result.case.dtype)
+            self._add(key, result.case, judged, place)
 
-    def failing(self, statuses: Sequence[Status] = BROKEN) -> Iterable[tuple[Key, Status, Case, LawResult]]:
+    def failing(self, statuses: Sequence[Status] = BROKEN) -> Iterable[tuple[Key, Status, Case, PropertyResult]]:
         """The first case of each verdict that has one of these statuses; earlier statuses take precedence."""
         for key in self.sums:
             for status in statuses:
@@ -94,7 +94,7 @@ class Aggregate:
             if key[1:] == own and result.severity is Severity.WRONG and first < place
         )
 
-    def telling(self, key: Key) -> list[tuple[Case, LawResult]]:
+    def telling(self, key: Key) -> list[tuple[Case, PropertyResult]]:
         """The violating cases of a verdict with the most elements, largest first."""
         return [self._telling[key][each.place] for each in self.sums[key].telling]
 
@@ -105,32 +105,32 @@ class Aggregate:
     def _place_of(self, kernel: str, case: Case) -> int:
         return self._added if self._place is None else self._place(kernel, case)
 
-    def _add(self, key: Key, case: Case, law: LawResult, place: int) -> None:
+    def _add(self, key: Key, case: Case, judged: PropertyResult, place: int) -> None:
         self.expect(*key)
         sums, once = self.sums[key], Seen(1, place)
-        status = law.status.value
-        if law.status is Status.HOLDS and (status not in sums.statuses or place < sums.statuses[status].first):
+        status = judged.status.value
+        if judged.status is Status.HOLDS and (status not in sums.statuses or place < sums.statuses[status].first):
             sums.held = self._line(key[1], case)
         add(sums.statuses, status, once)
-        if law.status in FAILING:
-            first = self._first.get((key, law.status))
-            if first is None or (_rank(law), place) < (_rank(first[2]), first[0]):
-                self._first[key, law.status] = (place, case, law)
-        if law.status is Status.REFUSED:
-            add(sums.refusals, law.reason, once)
-        if law.status in (Status.REFUSED, Status.NOT_CHECKED):
-            add(sums.reasons, law.reason, once)
-            if law.why is not None:
-                sums.kinds[law.reason] = law.why
-            if law.why is Reason.DETACHED and sums.detachments[0][1].first == place:
+        if judged.status in FAILING:
+            first = self._first.get((key, judged.status))
+            if first is None or (_rank(judged), place) < (_rank(first[2]), first[0]):
+                self._first[key, judged.status] = (place, case, judged)
+        if judged.status is Status.REFUSED:
+            add(sums.refusals, judged.reason, once)
+        if judged.status in (Status.REFUSED, Status.NOT_CHECKED):
+            add(sums.reasons, judged.reason, once)
+            if judged.why is not None:
+                sums.kinds[judged.reason] = judged.why
+            if judged.why is Reason.DETACHED and sums.detachments[0][1].first == place:
                 sums.detached = self._line(key[1], case)
-        if law.status is Status.VIOLATED:
-            self._keep(key, case, law, place)
-            _add_severity(sums, law, once)
-        if law.status is Status.HOLDS:  # where nothing was decided, the reason says it
-            for note in dict.fromkeys(note for finding in law.findings for note in finding.notes):
+        if judged.status is Status.VIOLATED:
+            self._keep(key, case, judged, place)
+            _add_severity(sums, judged, once)
+        if judged.status is Status.HOLDS:  # where nothing was decided, the reason says it
+            for note in dict.fromkeys(note for finding in judged.findings for note in finding.notes):
                 sums.notes[note] = sums.notes.get(note, 0) + 1
-        for finding in law.findings:
+        for finding in judged.findings:
             if finding.outcome is Outcome.NOT_CHECKED:
                 known_left = sums.left.get(finding.tensor)
                 if known_left is None or place < known_left.first:
@@ -152,41 +152,41 @@ class Aggregate:
                 sums.pools[finding.tensor] = finding.pool if known is None else known + finding.pool
                 sums.pooled += 1
 
-    def _keep(self, key: Key, case: Case, law: LawResult, place: int) -> None:
+    def _keep(self, key: Key, case: Case, judged: PropertyResult, place: int) -> None:
         """Keep a violating case if it has more elements than those kept so far."""
-        wrong = [finding for finding in law.findings if finding.outcome is Outcome.VIOLATED]
+        wrong = [finding for finding in judged.findings if finding.outcome is Outcome.VIOLATED]
         elements = sum(finding.elements for finding in wrong)
         if elements > _TOLD:
             return
         kept = sorted([*self.sums[key].telling, Telling(place, elements, len(wrong))], key=order_of_telling)[:TELLING]
-        cases = {**self._telling.get(key, {}), place: (case, law)}
+        cases = {**self._telling.get(key, {}), place: (case, judged)}
         self.sums[key].telling = kept
         self._telling[key] = {each.place: cases[each.place] for each in kept}
 
 
-def _rank(law: LawResult) -> int:
+def _rank(judged: PropertyResult) -> int:
     """Sort key: the gravest violation first; those whose severity nobody asked for are alike."""
-    return 0 if law.severity is None else law.severity.rank
+    return 0 if judged.severity is None else judged.severity.rank
 
 
 def _first(seen: Seen) -> int:
     return seen.first
 
 
-def _add_severity(sums: Sums, law: LawResult, once: Seen) -> None:
+def _add_severity(sums: Sums, judged: PropertyResult, once: Seen) -> None:
     """Count the severity of a violating case, and what explains it; once one is wrong, no other is graver."""
-    if law.severity is None:
+    if judged.severity is None:
         return
-    if law.severity is Severity.WRONG:
-        known = sums.severities.get(law.severity.value, once)
-        sums.severities, sums.undecided, sums.presets = {law.severity.value: min(known, once, key=_first)}, {}, {}
+    if judged.severity is Severity.WRONG:
+        known = sums.severities.get(judged.severity.value, once)
+        sums.severities, sums.undecided, sums.presets = {judged.severity.value: min(known, once, key=_first)}, {}, {}
     if Severity.WRONG.value in sums.severities:
         return
-    add(sums.severities, law.severity.value, once)
-    if law.undecided:
-        add(sums.undecided, law.undecided, once)
-    if law.severity in (Severity.PRECISION, Severity.UNDECIDED):
-        add(sums.presets, law.preset, once)
+    add(sums.severities, judged.severity.value, once)
+    if judged.undecided:
+        add(sums.undecided, judged.undecided, once)
+    if judged.severity in (Severity.PRECISION, Severity.UNDECIDED):
+        add(sums.presets, judged.preset, once)
 
 
 def _keeps(sums: Sums, counterexample: Counterexample | None) -> str:
@@ -199,7 +199,7 @@ def _keeps(sums: Sums, counterexample: Counterexample | None) -> str:
 def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
     """The verdict of these sums, with the counterexample where it fails."""
     verdict = Verdict(
-        sums.law,
+        sums.property_name,
         sums.kernel,
         sums.dtype,
         _status(sums),
@@ -294,24 +294,24 @@ def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecid
         decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
     """
     own = {key: each for key, each in sums.items() if key[0] in set(decisive)}
-    laws: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> laws
+    properties: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> properties
     found = []
     taken = {  # once a decisive property was judged, a backward that always refuses is not merely unsupported
         (kernel, dtype) for (_, kernel, dtype), each in own.items() if each.statuses.keys() & {"holds", "violated"}
     }
-    for (law, kernel, dtype), each in own.items():
+    for (property_name, kernel, dtype), each in own.items():
         if set(each.statuses) == {"not checked"} and not each.left:
             reason = next(reason for reason, _ in in_order(each.reasons))
             if each.kinds.get(reason) not in _OPTIONAL:
-                laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
+                properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
         only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
         if only_refused and (kernel, dtype) in taken:
             reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
-            laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
+            properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
         for tensor, why in undecided_tensors(each).items():
-            sentence = f"{tensor} of {law} could not be decided on any {dtype} case of {kernel}: {why}"
+            sentence = f"{tensor} of {property_name} could not be decided on any {dtype} case of {kernel}: {why}"
             found.append(Undecided(sentence, why))
-    return [*_undecided(laws), *found]
+    return [*_undecided(properties), *found]
 
 
 def undecided_tensors(sums: Sums) -> dict[str, str]:
@@ -325,9 +325,9 @@ def _of(kernel: str, case: Case) -> str:
     return f"{kernel} in {case.dtype}"
 
 
-def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[Undecided]:
-    """One entry for each kernel and reason; ``laws``: (kernel, reason) -> dtype -> undecided properties."""
-    for (kernel, reason), by_dtype in laws.items():
+def _undecided(properties: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[Undecided]:
+    """One entry for each kernel and reason; ``properties``: (kernel, reason) -> dtype -> undecided properties."""
+    for (kernel, reason), by_dtype in properties.items():
         names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
         who = names[0] if len(names) == 1 else f"{len(names)} properties ({', '.join(names)})"
         yield Undecided(f"{who} could not be decided on any {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)

@@ -42,7 +42,7 @@ def shortfall(
         hint = f"; {sizes}" if outside else ""
         unjudged = f"{len(undefined)} of {cases} cases could not be judged by every property"
         unmet.insert(0, f"{unjudged}: {undefined[0]}{hint}")
-    held = {verdict.law for verdict in known if verdict.status in (Status.HOLDS, Status.VIOLATED)}
+    held = {verdict.property_name for verdict in known if verdict.status in (Status.HOLDS, Status.VIOLATED)}
     for glob in require:
         if not fnmatch.filter(held, glob):
             unmet.append(f"--require {glob}: no property that matches was checked")
@@ -60,11 +60,15 @@ def _left_open(verdicts: Sequence[Verdict], sums: Mapping[Key, Sums]) -> Iterato
             continue
         if tensors := _violated(verdict) - _decided(verdicts, sums, verdict.kernel, verdict.dtype):
             key = verdict.kernel, verdict.dtype, verdict.severity_note
-            named, laws = groups.setdefault(key, ({}, {}))
+            named, properties = groups.setdefault(key, ({}, {}))
             named |= dict.fromkeys(sorted(tensors))
-            laws[verdict.law] = None
-    for (kernel, dtype, why), (named, laws) in groups.items():
-        who = next(iter(laws)) if len(laws) == 1 else f"{len(laws)} properties ({', '.join(laws)})"
+            properties[verdict.property_name] = None
+    for (kernel, dtype, why), (named, properties) in groups.items():
+        who = (
+            next(iter(properties))
+            if len(properties) == 1
+            else f"{len(properties)} properties ({', '.join(properties)})"
+        )
         reason = f": {why}" if why else ""
         yield (
             f"{', '.join(named)} of {kernel} in {dtype}, which violates {who}, may be wrong or only imprecise{reason}"
@@ -85,5 +89,5 @@ def _decided(verdicts: Iterable[Verdict], sums: Mapping[Key, Sums], kernel: str,
         for each in verdicts
         if (each.kernel, each.dtype) == (kernel, dtype) and each.kind in DIRECT
         if each.status in (Status.HOLDS, Status.VIOLATED)
-        for tensor in sums[each.law, each.kernel, each.dtype].decided
+        for tensor in sums[each.property_name, each.kernel, each.dtype].decided
     }

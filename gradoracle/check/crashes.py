@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gradoracle.execution.executor import Crash, Executor, Result
 from gradoracle.model.case import Case
-from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 
@@ -119,7 +119,9 @@ def _error(job: Job, trace: str) -> CaseResult:
 
 def _all(job: Job, status: Status, reason: str, why: Reason, trace: str = "") -> CaseResult:
     """The same result for every property of a job."""
-    results = (LawResult(law, status, reason=reason, trace=trace, why=why) for law in job.laws)
+    results = (
+        PropertyResult(property_name, status, reason=reason, trace=trace, why=why) for property_name in job.properties
+    )
     return CaseResult(job.kernel, job.case, tuple(results))
 
 

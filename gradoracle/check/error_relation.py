@@ -15,7 +15,7 @@ from gradoracle.oracle.exact.trace import Graph, trace
 from gradoracle.oracle.rounding import reading
 
 PROBES = 16
-NEGLIGIBLE = 1e-12  # of the size of a law's sides: what stands for an infinity has no part in them
+NEGLIGIBLE = 1e-12  # of the size of a property's sides: what stands for an infinity has no part in them
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def related(
     dQ and of dK, so that nothing may cancel between them.
 
     An element that is infinite in truth agrees where the kernel gave the same infinity, and anything else there is
-    wrong. The elements of the law that such an element enters are not checked further; the others are.
+    wrong. The elements of the property that such an element enters are not checked further; the others are.
 
     Args:
         name: what the two sides are.

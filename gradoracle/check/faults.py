@@ -84,7 +84,7 @@ def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Faul
 
 def key_of(verdict: Verdict) -> VerdictKey:
     """Which verdict it is."""
-    return VerdictKey(verdict.law, verdict.kernel, verdict.dtype)
+    return VerdictKey(verdict.property_name, verdict.kernel, verdict.dtype)
 
 
 def _as_judged(verdict: Verdict) -> Verdict:
@@ -104,7 +104,7 @@ def _place(verdict: Verdict) -> tuple[int, ...]:
         status = 2
     first = min(_orders(verdict), default=0)
     if verdict.kind in DIRECT or _measured(verdict):
-        return status, 0, 2 * first + (verdict.kind is PropertyKind.FORMULA), -verdict.rank
+        return status, 0, 2 * first + (verdict.kind is PropertyKind.DEFINITION), -verdict.rank
     if verdict.kind in _TELLING:
         return status, 1, 0, -verdict.rank
     alone = all(len(finding.named) == 1 for finding in _violations(verdict))
@@ -288,17 +288,17 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     """
     counterexample = verdict.counterexample
     if counterexample is None:
-        return {(verdict.kernel, verdict.law)}
+        return {(verdict.kernel, verdict.property_name)}
     if verdict.status in (Status.CRASHED, Status.ERROR):
         said = counterexample.message  # "vjp raised ...", "hvp: killed by ...": what happened, in whichever call
         what = said.partition(" raised ")[2] or said.rpartition(": ")[2]
         return {(verdict.kernel, verdict.status.value, without_numbers(what))}
     marks: set[tuple[str, ...]] = set()
     if verdict.kind not in DIRECT:  # one property in several dtypes
-        marks.add((verdict.kernel, _way(verdict, _violations(verdict)), "of", verdict.law))
+        marks.add((verdict.kernel, _way(verdict, _violations(verdict)), "of", verdict.property_name))
     for finding in _violations(verdict):
         way = (verdict.kernel, _way(verdict, [finding]))
         marks.add((*way, undifferentiated(finding.tensor) if finding.is_plain else finding.tensor))
         if finding.region.spans:  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
             marks.add((*way, "", *finding.region.shape))
-    return marks or {(verdict.kernel, verdict.law)}
+    return marks or {(verdict.kernel, verdict.property_name)}

@@ -19,13 +19,13 @@ from gradoracle.oracle.exact.trace import Graph
 from gradoracle.oracle.truth import arguments
 
 
-def formulas(law: Property, evidence: Evidence, findings: Sequence[Finding]) -> tuple[Formula, ...] | None:
+def formulas(prop: Property, evidence: Evidence, findings: Sequence[Finding]) -> tuple[Formula, ...] | None:
     """The edits of the definition that give a property's wrong tensors; None where the case cannot tell.
 
     Only tensors of the case itself count, small enough for the definition to be run some hundreds of times.
     """
     wrong = {f.tensor for f in findings if f.outcome is Outcome.VIOLATED and not f.malformed}
-    for derivative in law.needs:
+    for derivative in prop.needs:
         names = [name for name in evidence.names(derivative) if name in wrong]
         if names and wrong <= set(evidence.names(derivative)):
             try:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formulas
-from gradoracle.check.judge_law import LACKING, judge_law, kind_of
+from gradoracle.check.judge_property import LACKING, judge_property, kind_of
 from gradoracle.check.severity import explained, located
 from gradoracle.check.usable_case import is_tried
 from gradoracle.check.widened import Widened, judged_widened, widened
@@ -20,7 +20,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import forgive, out_of_memory
 from gradoracle.model.finding import Finding, Outcome
-from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import undifferentiated
@@ -30,7 +30,12 @@ from gradoracle.oracle.truth import Oracle
 
 
 def examine(
-    job: Job, subject: KernelRunner, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
+    job: Job,
+    subject: KernelRunner,
+    oracle: Oracle,
+    properties: Sequence[Property],
+    device: str,
+    inputs: str | None = None,
 ) -> CaseResult:
     """Judge one case by each property, sharing one Evidence; ``inputs`` is a file of saved tensors.
 
@@ -46,31 +51,31 @@ def examine(
         if not isinstance(error, Undefined) and not out_of_memory(error):
             raise
         text, why = (str(error), kind_of(error)) if isinstance(error, Undefined) else (LACKING, Reason.MEMORY)
-        unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=text, why=why) for law in laws)
+        unknown = (PropertyResult(prop.name, Status.NOT_CHECKED, reason=text, why=why) for prop in properties)
         return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)
     if job.widened:
         evidence = widened(evidence)
-    results: list[LawResult] = []
+    results: list[PropertyResult] = []
     begun = time.monotonic()
-    for law in laws:
+    for prop in properties:
         if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
             break
         try:
-            judged = judged_widened(law, evidence) if isinstance(evidence, Widened) else judge_law(law, evidence)
+            judged = judged_widened(prop, evidence) if isinstance(evidence, Widened) else judge_property(prop, evidence)
             result = _unless_reported(judged, results)
         except DeviceLost as lost:
-            results.append(LawResult(law.name, Status.CRASHED, reason=str(lost), why=lost.why))
+            results.append(PropertyResult(prop.name, Status.CRASHED, reason=str(lost), why=lost.why))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
-        if job.explained and result.status is Status.VIOLATED and law.name not in job.known_wrong:
-            result = explained(law, evidence, result)
+        if job.explained and result.status is Status.VIOLATED and prop.name not in job.known_wrong:
+            result = explained(prop, evidence, result)
             if job.located:
-                result = located(law, evidence, result)
+                result = located(prop, evidence, result)
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             try:
-                result = replace(result, formulas=formulas(law, evidence, result.findings))
+                result = replace(result, formulas=formulas(prop, evidence, result.findings))
             except Exception as error:
                 forgive(error)
         results.append(result)
@@ -86,7 +91,7 @@ def _tiled(found: Finding, case: Case, subject: KernelRunner) -> Finding:
     return replace(found, map=replace(found.map, tiles=found.map.tiled(tiles)))
 
 
-def _unless_reported(result: LawResult, before: Sequence[LawResult]) -> LawResult:
+def _unless_reported(result: PropertyResult, before: Sequence[PropertyResult]) -> PropertyResult:
     """A result; *not checked* where all that it finds is malformed tensors that earlier properties have reported.
 
     A property has nothing to judge where the kernel gives a tensor of another shape. The first one that needs it, which
@@ -98,9 +103,9 @@ def _unless_reported(result: LawResult, before: Sequence[LawResult]) -> LawResul
         f.malformed and {f.tensor, undifferentiated(f.tensor)} & known for f in found
     ):
         return result
-    return LawResult(result.law, Status.NOT_CHECKED, reason=found[0].message, why=Reason.MALFORMED)
+    return PropertyResult(result.property_name, Status.NOT_CHECKED, reason=found[0].message, why=Reason.MALFORMED)
 
 
-def _is_compared(result: LawResult) -> bool:
+def _is_compared(result: PropertyResult) -> bool:
     """Whether a property has found wrong values: later ones would show the same fault less plainly."""
     return result.status is Status.VIOLATED and any(f.worst is not None and f.rule != "exact" for f in result.findings)

@@ -117,7 +117,7 @@ class _Whole:
         self._of: dict[Key, list[tuple[Part, Sums]]] = {}
         for part in self._parts:
             for sums in part.shard.sums:
-                self._of.setdefault((sums.law, sums.kernel, sums.dtype), []).append((part, sums))
+                self._of.setdefault((sums.property_name, sums.kernel, sums.dtype), []).append((part, sums))
         self._sums = {key: functools.reduce(operator.add, (sums for _, sums in own)) for key, own in self._of.items()}
 
     def report(self) -> Report:
@@ -131,8 +131,8 @@ class _Whole:
             environment=_together(report.environment for report in reports),
             verdicts=verdicts,
             faults=diagnosed(faults, verdicts),
-            situations=self._in_order([report.situations for report in reports]),
-            situations_wanted=_largest(report.situations_wanted for report in reports),
+            goals=self._in_order([report.goals for report in reports]),
+            goals_wanted=_largest(report.goals_wanted for report in reports),
             cases_planned=self._first.shard.cases,
             cases_run=sum(report.cases_run for report in reports),
             seconds=sum(report.seconds for report in reports),
@@ -172,16 +172,16 @@ class _Whole:
         ]
 
     def _verdicts(self) -> list[Verdict]:
-        known = {(v.law, v.kernel, v.dtype): v for part in self._parts for v in part.report.verdicts}
+        known = {(v.property_name, v.kernel, v.dtype): v for part in self._parts for v in part.report.verdicts}
         verdicts = [verdict_of(sums, self._counterexample(key)) for key, sums in self._sums.items()]
         for verdict in verdicts:
-            like = known[verdict.law, verdict.kernel, verdict.dtype]
-            sums = self._sums[verdict.law, verdict.kernel, verdict.dtype]
-            decisive = verdict.law in self._first.shard.decisive
+            like = known[verdict.property_name, verdict.kernel, verdict.dtype]
+            sums = self._sums[verdict.property_name, verdict.kernel, verdict.dtype]
+            decisive = verdict.property_name in self._first.shard.decisive
             complete(verdict, like, sums, decisive=decisive, cut=self._is_cut())
             verdict.contract, verdict.declared = like.contract, like.declared
             if verdict.counterexample is not None and verdict.counterexample.pooled:
-                command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.law}"
+                command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.property_name}"
                 verdict.counterexample = replace(verdict.counterexample, command=command)
         settle_pooled(verdicts)
         return verdicts
@@ -224,7 +224,8 @@ def _shown(part: Part, key: Key, status: Status) -> Counterexample | None:
     own = (
         v
         for v in part.report.verdicts
-        if (v.law, v.kernel, v.dtype) == key and (v.status is status or (v.is_open and status is Status.VIOLATED))
+        if (v.property_name, v.kernel, v.dtype) == key
+        and (v.status is status or (v.is_open and status is Status.VIOLATED))
     )
     return next((v.counterexample for v in own if v.counterexample and not v.counterexample.pooled), None)
 

@@ -16,7 +16,7 @@ from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.fault import Fault
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Formula, Outcome
-from gradoracle.model.job import Job, LawResult
+from gradoracle.model.job import Job, PropertyResult
 from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
@@ -29,7 +29,7 @@ EXPLAINED = 3  # cases for which an explaining formula is searched
 TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where attempts count, not seconds; formulas then come from smaller cases
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 NOT_TELLING = "not shrunk: another verdict shows this fault"
-Failing = tuple[Key, Status, Case, LawResult]
+Failing = tuple[Key, Status, Case, PropertyResult]
 
 
 @dataclass(frozen=True)
@@ -154,20 +154,20 @@ class _Minimiser:
         self.interrupted = self.interrupted or how
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
-        (law, _, _), status, _, result = failing
+        (property_name, _, _), status, _, result = failing
         if status is Status.CRASHED:  # calls on the sample itself come before those on variants, which have a prefix
-            return True, result.reason.count(": "), law
-        laws = self._subjects.laws
-        return False, -laws[law].rank if law in laws else 0, law
+            return True, result.reason.count(": "), property_name
+        properties = self._subjects.properties
+        return False, -properties[property_name].rank if property_name in properties else 0, property_name
 
-    def _violation(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
-        law, kernel, _ = key
-        known: dict[Case, LawResult] = {case: result}
+    def _violation(self, key: Key, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
+        property_name, kernel, _ = key
+        known: dict[Case, PropertyResult] = {case: result}
         is_decided = result.severity not in (None, Severity.UNDECIDED)
 
         def violates(candidate: Case) -> bool:
             if candidate not in known:
-                known[candidate] = self._judge(kernel, candidate, law, explained=is_decided)
+                known[candidate] = self._judge(kernel, candidate, property_name, explained=is_decided)
             found = known[candidate]
             return as_plain(found, result) and (not is_decided or found.severity is result.severity)
 
@@ -175,10 +175,10 @@ class _Minimiser:
         explained = known[smallest]
         if not self.interrupted and time.monotonic() < self._until:
             try:
-                explained = self._again(kernel, smallest, law)
+                explained = self._again(kernel, smallest, property_name)
                 unexplained = explained.severity is Severity.WRONG and explained.constant is None
-                if smallest != case and unexplained and self._subjects.laws[law].kind in DIRECT:
-                    larger = self._again(kernel, case, law)  # one element would be explained by any constant
+                if smallest != case and unexplained and self._subjects.properties[property_name].kind in DIRECT:
+                    larger = self._again(kernel, case, property_name)  # one element would be explained by any constant
                     explained = replace(explained, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
@@ -202,32 +202,32 @@ class _Minimiser:
 
     def _formula(self, key: Key, seconds: float) -> Formula:
         """The edited definition that gives what the kernel gave on the largest few cases; none from one case."""
-        law, kernel, _ = key
+        property_name, kernel, _ = key
         formulas: list[tuple[Formula, ...] | None] = []
         telling = self._aggregate.telling(key)
         telling = telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]
-        is_measured = self._subjects.laws[law].kind is PropertyKind.ORACLE
+        is_measured = self._subjects.properties[property_name].kind is PropertyKind.ORACLE
         if len(telling) > 1 and is_measured and seconds > 1 and not self.interrupted:
             try:
                 for case, _ in telling:
-                    formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formulas)
+                    formulas.append(self._settled(Job(kernel, case, (property_name,), formulas=True)).formulas)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
         return agreed(formulas)
 
-    def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
+    def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: PropertyResult) -> Counterexample:
         """The counterexample with the first case and its findings, where that is another case."""
         if shown.case == (first := self._subjects.line(key[1], case)):
             return shown
         wrong = tuple(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
         return replace(shown, shrunk_from=first, first_findings=wrong)
 
-    def _crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
+    def _crash(self, key: Key, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
         """One crashing call breaks every property that needs it; its case is shrunk once for all of them."""
-        law, kernel, dtype = key
+        property_name, kernel, dtype = key
         fault = (kernel, dtype, without_numbers(result.reason))
         known = self._crashes.get(fault)
-        if known is None or not self._applies(law, kernel, known[0]):
+        if known is None or not self._applies(property_name, kernel, known[0]):
             self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
         smallest, note = known
         findings = result.findings if smallest == case else ()  # findings of another case would be misleading here
@@ -235,18 +235,18 @@ class _Minimiser:
         shown = Counterexample(line, findings, shrink_note=note, message=result.reason)
         return self._shrunk_from(shown, key, case, result)
 
-    def _smaller_crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> tuple[Case, str]:
+    def _smaller_crash(self, key: Key, case: Case, result: PropertyResult, seconds: float) -> tuple[Case, str]:
         """The smallest case found on which the call crashes as it did, and a note; a hang is not shrunk."""
-        law, kernel, _ = key
+        property_name, kernel, _ = key
         if result.why is Reason.HUNG:
             return case, "not shrunk: every attempt at a call that hangs takes the whole time limit"
         deadline, expected = time.monotonic() + seconds, without_numbers(result.reason)
 
         def crashes(candidate: Case) -> bool:
-            if self._retry is None or not self._applies(law, kernel, candidate):
+            if self._retry is None or not self._applies(property_name, kernel, candidate):
                 return False
             limit = max(1.0, deadline - time.monotonic()) / self._subjects.setup.call_seconds
-            tried = self._retry.crashes.attempt(Job(kernel, candidate, (law,)), min(1.0, limit)).results
+            tried = self._retry.crashes.attempt(Job(kernel, candidate, (property_name,)), min(1.0, limit)).results
             return any(each.status is Status.CRASHED and without_numbers(each.reason) == expected for each in tried)
 
         try:
@@ -262,7 +262,7 @@ class _Minimiser:
 
     def _shrunk(self, key: Key, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
         """The smallest case found that still fails, and a note on why it may not be the smallest."""
-        law, kernel, _ = key
+        property_name, kernel, _ = key
         if seconds <= 1 or self._tries <= 0:
             used_up = "time for shrinking was" if seconds <= 1 else "attempts at shrinking were"
             return case, f"not shrunk: the {used_up} used up by other properties"
@@ -283,35 +283,35 @@ class _Minimiser:
         calls = min(TRIES_OF_ONE, int(self._tries)) if self._by_tries else None
         try:
             if self._retry is not None:
-                self._retry.progress.shrinking(law, self._subjects.line(kernel, case))
+                self._retry.progress.shrinking(property_name, self._subjects.line(kernel, case))
             family = self._subjects.family
             return shrink(family, own, case, failing, seconds=seconds, dtypes=(case.dtype,), dims=dims, calls=calls)
         except KeyboardInterrupt as error:
             self._interrupt(error)
             return best[-1], INTERRUPTED
 
-    def _judge(self, kernel: str, case: Case, law: str, explained: bool = False) -> LawResult:
-        if not self._applies(law, kernel, case):
-            return LawResult(law, Status.NOT_CHECKED)
-        return self._settled(Job(kernel, case, (law,), explained=explained))
+    def _judge(self, kernel: str, case: Case, property_name: str, explained: bool = False) -> PropertyResult:
+        if not self._applies(property_name, kernel, case):
+            return PropertyResult(property_name, Status.NOT_CHECKED)
+        return self._settled(Job(kernel, case, (property_name,), explained=explained))
 
-    def _again(self, kernel: str, case: Case, law: str) -> LawResult:
+    def _again(self, kernel: str, case: Case, property_name: str) -> PropertyResult:
         """The result on the smallest case, judged once more and explained."""
-        return self._settled(Job(kernel, case, (law,), explained=True, located=True))
+        return self._settled(Job(kernel, case, (property_name,), explained=True, located=True))
 
-    def _settled(self, job: Job) -> LawResult:
+    def _settled(self, job: Job) -> PropertyResult:
         """The result of the one property of a job."""
-        (law,) = job.laws
+        (property_name,) = job.properties
         if self._retry is None:
-            return LawResult(law, Status.NOT_CHECKED)
+            return PropertyResult(property_name, Status.NOT_CHECKED)
         result = self._retry.crashes.settle(next(iter(self._retry.executor.run([job]))))
-        return result.results[0] if result.results else LawResult(law, Status.NOT_CHECKED)
+        return result.results[0] if result.results else PropertyResult(property_name, Status.NOT_CHECKED)
 
-    def _applies(self, law: str, kernel: str, case: Case) -> bool:
-        return self._subjects.laws[law].applies(case, self._subjects.kernels[kernel]) is None
+    def _applies(self, property_name: str, kernel: str, case: Case) -> bool:
+        return self._subjects.properties[property_name].applies(case, self._subjects.kernels[kernel]) is None
 
 
-def as_plain(smaller: LawResult, first: LawResult) -> bool:
+def as_plain(smaller: PropertyResult, first: PropertyResult) -> bool:
     """Whether a smaller case shows a violation as plainly as the case on which it was first seen.
 
     A tensor that was most wrong there is wrong in the same way: lost values (NaN, infinite) stay lost, facts without a
@@ -339,9 +339,11 @@ def as_plain(smaller: LawResult, first: LawResult) -> bool:
 
 def _telling(faults: Sequence[Fault], found: dict[Key, Counterexample], crashed: set[Key]) -> list[Key]:
     """The verdicts whose cases a report shows: those that lead its faults, violations first, then specific ones."""
-    leads = [(each.verdicts[0].law, each.verdicts[0].kernel, each.verdicts[0].dtype) for each in faults]
+    leads = [(each.verdicts[0].property_name, each.verdicts[0].kernel, each.verdicts[0].dtype) for each in faults]
     leads.sort(key=lambda key: key in crashed)
-    specific = [(key.law, key.kernel, key.dtype) for key in (each.specific for each in faults) if key is not None]
+    specific = [
+        (key.property_name, key.kernel, key.dtype) for key in (each.specific for each in faults) if key is not None
+    ]
     return [key for key in (*leads, *specific) if key in found]
 
 
@@ -373,7 +375,7 @@ def mapped(shown: Counterexample) -> Counterexample:
     )
 
 
-def _message(result: LawResult) -> str:
+def _message(result: PropertyResult) -> str:
     """The message of a failing case: how it crashed, or what would explain it."""
     if result.status in (Status.CRASHED, Status.ERROR):
         return result.reason

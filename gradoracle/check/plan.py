@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gradoracle.cases.coverage import wanted_situations
+from gradoracle.cases.coverage import wanted_goals
 from gradoracle.cases.saved_tensors import saved_case, saved_line
 from gradoracle.cases.stream import stream
 from gradoracle.check import memory_estimate
 from gradoracle.check.aggregate import Key
-from gradoracle.check.properties import no_such_law
+from gradoracle.check.properties import no_such_property
 from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution import device
@@ -45,7 +45,7 @@ class Subjects:
         setup: what a worker process needs to resolve the same request.
         family: its dims limited to the sizes used on that device.
         kernels: by name, with the contracts and arguments of the request applied.
-        laws: by name, those that the request selects.
+        properties: by name, those that the request selects.
         functions: every function that a run calls: the definition, the kernels and all properties.
         unasked: names of properties of the kernels' compilations that the request does not ask for (``asks_for``).
     """
@@ -55,7 +55,7 @@ class Subjects:
     setup: Setup
     family: Family
     kernels: Mapping[str, Kernel]
-    laws: Mapping[str, Property]
+    properties: Mapping[str, Property]
     functions: tuple[Callable[..., Any], ...]
     unasked: tuple[str, ...] = ()
 
@@ -110,7 +110,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """A digest of the whole stream and the properties judged on each case; the same for all shards of one run."""
-        lines = "\n".join(f"{job.kernel} {job.case} {','.join(job.laws)}" for job in self.whole)
+        lines = "\n".join(f"{job.kernel} {job.case} {','.join(job.properties)}" for job in self.whole)
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -118,29 +118,29 @@ def resolved(request: Request) -> Subjects:
     """Resolve a request.
 
     Raises:
-        UsageError: an unknown target, dtype, contract or law, or no GPU.
+        UsageError: an unknown target, dtype, contract or property, or no GPU.
     """
     chosen = device.choose(request.device, elsewhere=request.scheduler is not None)
     setup = setup_of(request, chosen)
     device.prepare(chosen)
-    family, kernels, laws = subjects(setup)
-    functions = tuple(functions_of(family, kernels, laws.values()))
+    family, kernels, properties = subjects(setup)
+    functions = tuple(functions_of(family, kernels, properties.values()))
     family = family.on(chosen)
     for glob in request.property.split(","):
-        if not fnmatch.filter(laws, glob):
-            raise UsageError(no_such_law(family, glob))
+        if not fnmatch.filter(properties, glob):
+            raise UsageError(no_such_property(family, glob))
     for glob in request.not_property:
-        if not fnmatch.filter(laws, glob):
-            raise UsageError(f"--not-property {glob}: {no_such_law(family, glob)}")
-    matching = {name: law for name, law in laws.items() if request.asks_for(law)}
+        if not fnmatch.filter(properties, glob):
+            raise UsageError(f"--not-property {glob}: {no_such_property(family, glob)}")
+    matching = {name: prop for name, prop in properties.items() if request.asks_for(prop)}
     if not matching:
         raise UsageError(f"--not-property {' '.join(request.not_property)} leaves no property to check")
     for glob in request.require:
-        if not fnmatch.filter(laws, glob):
-            raise UsageError(f"--require {glob}: {no_such_law(family, glob)}")
+        if not fnmatch.filter(properties, glob):
+            raise UsageError(f"--require {glob}: {no_such_property(family, glob)}")
     every = replace(request, compilations=True)
-    left = [law for name, law in laws.items() if name not in matching and every.asks_for(law)]
-    unasked = tuple(law.name for law in left if any(law.lacks(kernel) is None for kernel in kernels.values()))
+    left = [prop for name, prop in properties.items() if name not in matching and every.asks_for(prop)]
+    unasked = tuple(prop.name for prop in left if any(prop.lacks(kernel) is None for kernel in kernels.values()))
     found = Subjects(request, chosen, setup, family, kernels, matching, functions, unasked)
     for name in kernels:
         found.dtypes(name)
@@ -180,17 +180,22 @@ def plan(
     request = subjects.request
     if request.inputs is not None:
         whole = _saved_jobs(subjects, request.inputs)
-        owed = [(law, job.kernel, job.case.dtype) for job in whole for law in job.laws]
+        owed = [(property_name, job.kernel, job.case.dtype) for job in whole for property_name in job.properties]
         return Plan(subjects, whole, whole, {j.kernel: (j.case.dtype,) for j in whole}, tuple(owed), {}, _trial(whole))
     examples = request.examples or (CASES_ON_CUDA if subjects.device == "cuda" else CASES_ON_CPU)
     streams = {name: _stream(subjects, name, examples) for name in subjects.kernels}
     turns = itertools.zip_longest(*streams.values())  # kernels take turns, so that a run cut short has seen all of them
     every = [job for turn in turns for job in turn if job is not None]
-    owed = [(law, job.kernel, job.case.dtype) for jobs in streams.values() for job in jobs for law in job.laws]
+    owed = [
+        (property_name, job.kernel, job.case.dtype)
+        for jobs in streams.values()
+        for job in jobs
+        for property_name in job.properties
+    ]
     whole = tuple(every)
     jobs = whole if request.shard == (1, 1) else part(whole, *request.shard)
     if chosen is not None:
-        jobs = tuple(replace(job, laws=laws) for job in jobs if (laws := chosen(job)))
+        jobs = tuple(replace(job, properties=properties) for job in jobs if (properties := chosen(job)))
     if explained:
         jobs = tuple(replace(job, explained=True) for job in jobs)
     dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
@@ -223,8 +228,8 @@ def plan_of(case: Case, subjects: Subjects, there: int, where: str) -> Plan:
     jobs = []
     for name, kernel in subjects.kernels.items():
         require_case(case, subjects.family, kernel, memory=(there, where))
-        (laws,) = laws_on(subjects.laws.values(), kernel, [case])
-        jobs.append(Job(name, case, laws, explained=True, located=True))
+        (properties,) = properties_on(subjects.properties.values(), kernel, [case])
+        jobs.append(Job(name, case, properties, explained=True, located=True))
     dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
     return Plan(subjects, tuple(jobs), tuple(jobs), dtypes)
 
@@ -250,7 +255,7 @@ def part(jobs: Sequence[Job], part: int, parts: int) -> tuple[Job, ...]:
     return tuple(mine)
 
 
-def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
+def properties_on(properties: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
     """The properties to judge on each case of a kernel: each on the first case that it applies to, and on its share.
 
     In each dtype the first case has the decisive properties, the second all others and the third those judged once a
@@ -259,25 +264,25 @@ def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -
     most tiles of each block configuration: what one tile carries over to the next shows there alone.
     """
     chosen: list[set[str]] = [set() for _ in cases]
-    for law in laws:
+    for prop in properties:
         applies: dict[str, list[tuple[int, int]]] = {}  # dtype -> (which of its dtype, place) of cases
         seen: Counter[str] = Counter()
         for place, case in enumerate(cases):
-            if law.applies(case, kernel) is None:
+            if prop.applies(case, kernel) is None:
                 applies.setdefault(case.dtype, []).append((seen[case.dtype], place))
             seen[case.dtype] += 1
-        start = 2 if law.scope == "kernel" else 0 if law.decisive else 1
+        start = 2 if prop.scope == "kernel" else 0 if prop.decisive else 1
         for own in applies.values():
             first = next((place for turn, place in own if turn >= start), own[-1][1])
-            chosen[first].add(law.name)
-            if law.scope != "kernel":
+            chosen[first].add(prop.name)
+            if prop.scope != "kernel":
                 for _, place in own:
-                    if law.falls_on(cases[place]):
-                        chosen[place].add(law.name)
-        if law.kind is PropertyKind.FORMULA:
+                    if prop.falls_on(cases[place]):
+                        chosen[place].add(prop.name)
+        if prop.kind is PropertyKind.DEFINITION:
             for place in _of_the_most_tiles(kernel, cases, [place for own in applies.values() for _, place in own]):
-                chosen[place].add(law.name)
-    return [tuple(law.name for law in laws if law.name in names) for names in chosen]
+                chosen[place].add(prop.name)
+    return [tuple(prop.name for prop in properties if prop.name in names) for names in chosen]
 
 
 def _of_the_most_tiles(kernel: Kernel, cases: Sequence[Case], places: Sequence[int]) -> set[int]:
@@ -311,8 +316,8 @@ def _stream(subjects: Subjects, name: str, examples: int) -> list[Job]:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    laws = laws_on(subjects.laws.values(), kernel, cases)
-    return [Job(name, case, own) for case, own in zip(cases, laws, strict=True) if own]
+    properties = properties_on(subjects.properties.values(), kernel, cases)
+    return [Job(name, case, own) for case, own in zip(cases, properties, strict=True) if own]
 
 
 def _wanted(subjects: Subjects, examples: int) -> dict[str, int]:
@@ -320,11 +325,9 @@ def _wanted(subjects: Subjects, examples: int) -> dict[str, int]:
     request, found = subjects.request, dict[str, int]()
     if request.examples is None and request.seconds is None and request.property == "*":
         for name, kernel in subjects.kernels.items():
-            goals = wanted_situations(
-                subjects.family, kernel, subjects.dtypes(name), examples, dims=request.dims or None
-            )
-            for situation, count in goals.items():
-                found[situation] = max(found.get(situation, 0), count)
+            goals = wanted_goals(subjects.family, kernel, subjects.dtypes(name), examples, dims=request.dims or None)
+            for goal, count in goals.items():
+                found[goal] = max(found.get(goal, 0), count)
     return found
 
 
@@ -350,8 +353,8 @@ def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
             raise UsageError(
                 f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
             )
-        (laws,) = laws_on(subjects.laws.values(), kernel, [case])
-        jobs.append(Job(name, case, laws, explained=True, located=True))
+        (properties,) = properties_on(subjects.properties.values(), kernel, [case])
+        jobs.append(Job(name, case, properties, explained=True, located=True))
     return tuple(jobs)
 
 

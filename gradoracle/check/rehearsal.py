@@ -20,7 +20,7 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.oracle.truth import Oracle
 
-_UNREHEARSED = (PropertyKind.FORMULA, PropertyKind.MEMORY, PropertyKind.COMPILATION)
+_UNREHEARSED = (PropertyKind.DEFINITION, PropertyKind.MEMORY, PropertyKind.COMPILATION)
 """Judged in the interpreter alone; large allocations and other devices; no calls."""
 _MEMORY = 1 << 30  # bytes
 _HELD = Finding("", Outcome.HOLDS, "exact")
@@ -63,7 +63,7 @@ class _Rehearsed(Evidence):
         return _HELD
 
 
-def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, laws: Sequence[Property]) -> None:
+def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, properties: Sequence[Property]) -> None:
     """Make the kernel calls of the properties on a case, as far as they do not depend on what earlier calls returned.
 
     To be called where kernels are not launched: what they return is unwritten memory. Whatever a call or a property
@@ -72,12 +72,12 @@ def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, 
     evidence = _Rehearsed(case, sample, subject, oracle)
     on_gpu = any(tensor.is_cuda for tensor in sample.inputs.values())
     with _with_little_memory() if on_gpu else nullcontext():
-        for law in laws:
-            if law.kind in _UNREHEARSED:
+        for prop in properties:
+            if prop.kind in _UNREHEARSED:
                 continue
-            evidence.needs = law.needs
+            evidence.needs = prop.needs
             with suppress(Exception):
-                for _ in law.law(evidence):
+                for _ in prop.judge(evidence):
                     pass
 
 

@@ -54,7 +54,7 @@ def reproduce(
     chosen = devices.choose(device or where.partition(":")[0])
     devices.prepare(chosen)
     judge = family or family_for(line, text, case.family)
-    defined, kernels, laws = subjects(Setup(text, judge, chosen, oracle, dict(contracts or {}), {}))
+    defined, kernels, properties = subjects(Setup(text, judge, chosen, oracle, dict(contracts or {}), {}))
     if len(kernels) > 1:
         raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
     (kernel,) = kernels.values()
@@ -62,7 +62,7 @@ def reproduce(
     defined = defined.at(case.dims)
     title, derivative = f"{kernel.name} against the definition of {defined.name}.", Derivative.VJP
     if property != "*":
-        found = [law for name, law in laws.items() if matches(name, property)]
+        found = [prop for name, prop in properties.items() if matches(name, property)]
         if not found:
             raise UsageError(f"no property of {defined.name} matches {property!r}; see gradoracle list")
         title = found[0].statement

@@ -25,7 +25,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.claims import claimed
 from gradoracle.model.dims import written
 from gradoracle.model.family import Family
-from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import location_of
 from gradoracle.model.severity import Severity
@@ -41,7 +41,8 @@ def check(request: Request, progress: Progress | None = None) -> Report:
     """Check a target: cases x properties -> verdicts.
 
     Raises:
-        UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU, sizes beyond the memory).
+        UsageError: the request does not fit (unknown target, dtype, contract, property, no GPU, sizes beyond the
+            memory).
     """
     with running(request, progress) as run:
         planned = plan(run.subjects, explained=True)
@@ -188,7 +189,7 @@ class Run:
 
     def _take(self, result: CaseResult) -> None:
         self.totals.add(result)
-        if self._first_failure is None and any(law.status in BROKEN for law in result.results):
+        if self._first_failure is None and any(judged.status in BROKEN for judged in result.results):
             found = (first_failure(self.subjects, *each) for each in self.totals.aggregate.failing())
             self._first_failure = next((each for each in found if self._may_count(each)), None)
             if self._first_failure is not None:
@@ -202,19 +203,21 @@ class Run:
 
     def _tell(self, note: str) -> None:
         aggregate = self.totals.aggregate
-        properties = len({sums.law for sums in aggregate.sums.values() if sums.statuses})
+        properties = len({sums.property_name for sums in aggregate.sums.values() if sums.statuses})
         self._progress.case(self.totals.done, properties, sum(1 for _ in aggregate.failing()), note)
 
 
-def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, result: LawResult) -> Verdict:
+def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, result: PropertyResult) -> Verdict:
     """A failure as it was found, before its case is shrunk for the report."""
-    law, kernel, dtype = key
+    property_name, kernel, dtype = key
     line = subjects.line(kernel, case)
-    shown = command(subjects.request, subjects.place(kernel), subjects.device, line, subjects.laws[law])
+    shown = command(subjects.request, subjects.place(kernel), subjects.device, line, subjects.properties[property_name])
     found = Counterexample(line, result.findings, message=result.reason, command=shown)
-    statement, declared = subjects.laws[law].statement, subjects.kernels[kernel].declares(dtype)
-    verdict = Verdict(law, kernel, dtype, status, counterexample=found, statement=statement, declared=declared)
-    verdict.severity, verdict.derivative = result.severity, subjects.laws[law].derivative
+    statement, declared = subjects.properties[property_name].statement, subjects.kernels[kernel].declares(dtype)
+    verdict = Verdict(
+        property_name, kernel, dtype, status, counterexample=found, statement=statement, declared=declared
+    )
+    verdict.severity, verdict.derivative = result.severity, subjects.properties[property_name].derivative
     verdict.cases_violated, verdict.cases_crashed = int(status is Status.VIOLATED), int(status is Status.CRASHED)
     return verdict
 
@@ -225,17 +228,17 @@ def verdicts_of(
     """The verdicts of the totals, with what their properties declare and the command that reproduces each failure."""
     verdicts = totals.aggregate.verdicts(counterexamples)
     for verdict in verdicts:
-        law = subjects.laws[verdict.law]
-        sums = totals.aggregate.sums[verdict.law, verdict.kernel, verdict.dtype]
+        prop = subjects.properties[verdict.property_name]
+        sums = totals.aggregate.sums[verdict.property_name, verdict.kernel, verdict.dtype]
         kernel = subjects.kernels[verdict.kernel]
         verdict.contract, verdict.declared = kernel.contract(verdict.dtype).name, kernel.declares(verdict.dtype)
-        complete(verdict, law, sums, decisive=law.decisive, cut=interrupted)
+        complete(verdict, prop, sums, decisive=prop.decisive, cut=interrupted)
         if verdict.counterexample is not None:
             place, line = subjects.place(verdict.kernel), verdict.counterexample.case
             if verdict.counterexample.pooled:
-                shown = repeated(subjects.request, place, subjects.device, verdict.law)
+                shown = repeated(subjects.request, place, subjects.device, verdict.property_name)
             else:
-                shown = command(subjects.request, place, subjects.device, line, law)
+                shown = command(subjects.request, place, subjects.device, line, prop)
             verdict.counterexample = replace(verdict.counterexample, command=shown)
     settle_pooled(verdicts)
     return verdicts
@@ -282,11 +285,11 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
     subjects, request, aggregate = planned.subjects, planned.subjects.request, totals.aggregate
     kernels = subjects.kernels
     contracts = {d: kernels[name].contract(d).name for name, dtypes in planned.dtypes.items() for d in dtypes}
-    situations, refusals = totals.in_order()
+    goals, refusals = totals.in_order()
     unmet = shortfall(
         verdicts,
         aggregate.sums,
-        decisive={law.name for law in subjects.laws.values() if law.decisive},
+        decisive={prop.name for prop in subjects.properties.values() if prop.decisive},
         require=request.require,
         undefined=[totals.undefined[place] for place in sorted(totals.undefined)],
         cases=totals.done,
@@ -300,8 +303,8 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         request.seed,
         contracts,
         verdicts=verdicts,
-        situations=situations,
-        situations_wanted=dict(planned.expected),
+        goals=goals,
+        goals_wanted=dict(planned.expected),
         cases_planned=len(planned.jobs),
         cases_run=totals.done,
         fail_on=request.fail_on,
@@ -337,7 +340,7 @@ def shard_of(plan: Plan, totals: Totals) -> Shard | None:
         own.files,
         own.packages,
         request.require,
-        tuple(law.name for law in subjects.laws.values() if law.decisive),
+        tuple(prop.name for prop in subjects.properties.values() if prop.decisive),
         {name: repeated(request, subjects.place(name), subjects.device, shard=(1, 1)) for name in subjects.kernels},
         sizes_wanted(subjects.family),
         totals.first,

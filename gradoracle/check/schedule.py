@@ -46,7 +46,7 @@ class Schedule:
             elif self._unrehearsed:
                 place = self._unrehearsed.popleft()
                 job = self._jobs[place]
-                rehearsal = Rehearsal(job.kernel, job.case, job.laws)
+                rehearsal = Rehearsal(job.kernel, job.case, job.properties)
                 self._rehearsed.setdefault(rehearsal, []).append(place)
                 yield rehearsal
             elif self._lacking or self._rehearsed:

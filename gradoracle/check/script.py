@@ -147,7 +147,7 @@ def reproduction(
     """The text of a script that reproduces one case.
 
     Args:
-        title: the law in a sentence.
+        title: the property in a sentence.
         case: the case line.
         place: the kernel as (module or file, attribute).
         inputs: by name, in the order of the call; float ones are differentiated. Strides and offsets are kept.

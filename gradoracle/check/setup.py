@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.model.contract import contract
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
@@ -51,12 +51,14 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
         if setup.claims:
             kernel = replace(kernel, claims=claims_of(setup.claims))
         kernels[kernel.name] = _with_arguments(kernel, target.family, setup.arguments)
-    return target.family, kernels, {law.name: law for law in laws_of(target.family)}
+    return target.family, kernels, {prop.name: prop for prop in properties_of(target.family)}
 
 
-def functions_of(family: Family, kernels: Mapping[str, Kernel], laws: Iterable[Property]) -> list[Callable[..., Any]]:
+def functions_of(
+    family: Family, kernels: Mapping[str, Kernel], properties: Iterable[Property]
+) -> list[Callable[..., Any]]:
     """The functions that a run calls: the definition, the kernels and the properties."""
-    return [family.definition, *(kernel.call for kernel in kernels.values()), *(law.law for law in laws)]
+    return [family.definition, *(kernel.call for kernel in kernels.values()), *(prop.judge for prop in properties)]
 
 
 def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]) -> Kernel:

@@ -17,7 +17,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import forgive, named
 from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.formats import FORMATS
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.location import shown
 from gradoracle.model.property import DIRECT, Property, PropertyKind
 from gradoracle.model.reason import Reason
@@ -29,7 +29,7 @@ NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
 _OVERFLOWS = "a value on the way is too large for its dtype, and infinite"
 
 
-def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
+def explained(prop: Property, evidence: Evidence, result: PropertyResult) -> PropertyResult:
     """A violation with its severity; unless it is wrong, with the preset under which it would hold, if there is one.
 
     An error that no preset of the dtype explains, nor the coarsest of a lower one, is wrong where the kernel declares
@@ -37,7 +37,7 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
     which values cancel that those of the definition keep apart.
     """
     try:
-        severity, why, again = _severity(law, evidence, result)
+        severity, why, again = _severity(prop, evidence, result)
     except DeviceLost:
         raise
     except Exception as error:
@@ -46,11 +46,11 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
     if severity is Severity.PRECISION and again is not None:
         left = {each.tensor: each.left for each in again.findings}
         result = replace(result, findings=tuple(replace(f, left=left.get(f.tensor, 0.0)) for f in result.findings))
-    if severity is Severity.PRECISION and law.kind in DIRECT:
+    if severity is Severity.PRECISION and prop.kind in DIRECT:
         result, severity = _without_overflow(evidence, result)
     preset: str | None = None
     if severity in (Severity.PRECISION, Severity.UNDECIDED):
-        preset = _explaining_preset(law, evidence, result)
+        preset = _explaining_preset(prop, evidence, result)
     unexplained = preset == "" and _is_measured(result)
     dtype = evidence.case.dtype
     if severity is Severity.UNDECIDED and unexplained and is_active():  # what runs on a GPU is widened afterwards
@@ -59,12 +59,12 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
     declares = evidence.kernel.declares(dtype)
     if severity is Severity.PRECISION and unexplained and not declares and not any(f.left for f in result.findings):
         severity, why = Severity.WRONG, _beyond_presets(result, dtype)
-    if not _claimed(law, evidence, result.findings) and (severity is not Severity.PRECISION or declares):
+    if not _claimed(prop, evidence, result.findings) and (severity is not Severity.PRECISION or declares):
         severity, why = Severity.ROBUSTNESS, ""
     return replace(result, severity=severity, undecided=why, preset=preset or "", unexplained=unexplained)
 
 
-def _beyond_presets(result: LawResult, dtype: str) -> str:
+def _beyond_presets(result: PropertyResult, dtype: str) -> str:
     """How far the worst value is off, and that no preset explains it."""
     worst = (f.worst for f in result.findings if f.outcome is Outcome.VIOLATED and f.worst is not None)
     off = max((abs(each.got - each.true) / (abs(each.true) or math.inf) for each in worst), default=0.0)
@@ -72,12 +72,12 @@ def _beyond_presets(result: LawResult, dtype: str) -> str:
     return f"{share}; no preset of {dtype} explains it" if off else f"no preset of {dtype} explains the error"
 
 
-def _is_measured(result: LawResult) -> bool:
+def _is_measured(result: PropertyResult) -> bool:
     """Whether every violation is measured in a budget; where that is 0, as for exact facts, it is so in any preset."""
     return all(each.rule != "exact" for each in result.findings if each.outcome is Outcome.VIOLATED)
 
 
-def _without_overflow(evidence: Evidence, result: LawResult) -> tuple[LawResult, Severity]:
+def _without_overflow(evidence: Evidence, result: PropertyResult) -> tuple[PropertyResult, Severity]:
     """A violation that goes away when widened, and its severity: wrong where values on the way overflow."""
     derivative, names = _lowest(_plainly_wrong(result))
     if derivative is None or not overflows(evidence, derivative, names):
@@ -91,7 +91,7 @@ def _without_overflow(evidence: Evidence, result: LawResult) -> tuple[LawResult,
     return replace(result, findings=findings), Severity.WRONG
 
 
-def _plainly_wrong(result: LawResult) -> list[Finding]:
+def _plainly_wrong(result: PropertyResult) -> list[Finding]:
     return [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
 
 
@@ -101,11 +101,11 @@ def _lowest(wrong: Sequence[Finding]) -> tuple[Derivative | None, list[str]]:
     return derivative, [finding.tensor for finding in wrong if finding.derivative is derivative]
 
 
-def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
+def located(prop: Property, evidence: Evidence, result: PropertyResult) -> PropertyResult:
     """A violation with the statement at which precision is lost, or the constant that explains what is wrong."""
     wrong = _plainly_wrong(result)
     derivative, names = _lowest(wrong)
-    if derivative is None or law.kind not in DIRECT:
+    if derivative is None or prop.kind not in DIRECT:
         return result
     try:
         if result.severity is Severity.PRECISION or any(finding.overflow for finding in wrong):
@@ -121,26 +121,28 @@ def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
     return result
 
 
-def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Severity, str, LawResult | None]:
+def _severity(
+    prop: Property, evidence: Evidence, result: PropertyResult
+) -> tuple[Severity, str, PropertyResult | None]:
     """The severity of a violation, why it is undecided, and the result on the widened kernel, where it was asked."""
-    if law.severity is not None:
-        return law.severity, "", None
+    if prop.severity is not None:
+        return prop.severity, "", None
     violated = {finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED}
     if any(finding.lost or finding.malformed for finding in result.findings if finding.tensor in violated):
         return Severity.WRONG, "", None
     if not is_active():
         return Severity.UNDECIDED, NEEDS_INTERPRETER, None
-    again = judged_widened(law, widened(evidence))
+    again = judged_widened(prop, widened(evidence))
     return *of_widened(again, result.findings, evidence.case.dtype), again
 
 
-def _claimed(law: Property, evidence: Evidence, findings: Iterable[Finding]) -> bool:
+def _claimed(prop: Property, evidence: Evidence, findings: Iterable[Finding]) -> bool:
     """Whether some violated finding is about a derivative that the kernel claims, or about none."""
-    about = [each.derivative or law.derivative for each in findings if each.outcome is Outcome.VIOLATED]
-    return any(each is None or evidence.kernel.is_claimed(each) for each in about or [law.derivative])
+    about = [each.derivative or prop.derivative for each in findings if each.outcome is Outcome.VIOLATED]
+    return any(each is None or evidence.kernel.is_claimed(each) for each in about or [prop.derivative])
 
 
-def of_widened(again: LawResult, as_written: Iterable[Finding], dtype: str) -> tuple[Severity, str]:
+def of_widened(again: PropertyResult, as_written: Iterable[Finding], dtype: str) -> tuple[Severity, str]:
     """The severity of a violation from the same property judged on the widened kernel, and why it is undecided.
 
     Within a budget that is too wide to check a truth near 0, the violation is gone.
@@ -197,7 +199,7 @@ def settle_pooled(verdicts: Iterable[Verdict]) -> None:
     for verdict in known:
         if verdict.counterexample is None or not verdict.counterexample.pooled:
             continue
-        found = {v.status for v in known if v.kind is PropertyKind.FORMULA and _same_kernel(v, verdict)}
+        found = {v.status for v in known if v.kind is PropertyKind.DEFINITION and _same_kernel(v, verdict)}
         if Status.VIOLATED in found:
             verdict.severity = Severity.WRONG
         elif Status.HOLDS in found:
@@ -227,13 +229,13 @@ def _same_kernel(one: Verdict, other: Verdict) -> bool:
     return (one.kernel, one.dtype) == (other.kernel, other.dtype)
 
 
-def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str | None:
+def _explaining_preset(prop: Property, evidence: Evidence, result: PropertyResult) -> str | None:
     """The preset under which the violated tensors would hold, "" if there is none; None where none was tried.
 
     Presets are tried for a property that compares with the truth.
     """
     violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
-    for derivative in law.needs:
+    for derivative in prop.needs:
         if set(violated) <= set(evidence.names(derivative)):
             try:
                 return evidence.explain_by_presets(derivative, violated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradoracle.cases.case_space import length
-from gradoracle.cases.coverage import situations
+from gradoracle.cases.coverage import goals_of
 from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.plan import Plan
 from gradoracle.model.case import Case
@@ -20,7 +20,7 @@ class Totals:
     Attributes:
         aggregate: the sums of each verdict.
         measurements: the distributions that no verdict holds.
-        situations: by coverage goal, the number of cases that meet it.
+        goals: by coverage goal, the number of cases that meet it.
         refusals: by message, what the refused cases have in common: ``{"dtype=..": cases, "layout=..": cases}``.
         first: by coverage goal or message, the position of its first case in the stream.
         undefined: by position, what is wrong with the definition on a case.
@@ -37,7 +37,7 @@ class Totals:
         for job in plan.jobs:
             self.aggregate.plan(job.kernel, job.case)
         self.measurements = Measurements(length(subjects.family))
-        self.situations: dict[str, int] = {}
+        self.goals: dict[str, int] = {}
         self.refusals: dict[str, dict[str, int]] = {}
         self.first: dict[str, int] = {}
         self.undefined: dict[int, str] = {}
@@ -49,7 +49,7 @@ class Totals:
         subjects, place = self._plan.subjects, self._plan.place(result.kernel, result.case)
         self.aggregate.add(result)
         for each in result.results:
-            direct = subjects.laws[each.law].kind is PropertyKind.ORACLE
+            direct = subjects.properties[each.property_name].kind is PropertyKind.ORACLE
             self.measurements.add(result.kernel, result.case, each.findings, direct)
         self.done += 1
         self.compiled(result.compiling, result.longest_compilation)
@@ -61,8 +61,8 @@ class Totals:
             self._see(refused[0], place)
         decided = any(r.status in (Status.HOLDS, *BROKEN) for r in result.results)
         if decided and not subjects.request.inputs:
-            for name in sorted(situations(subjects.family, subjects.kernels[result.kernel], result.case)):
-                self.situations[name] = self.situations.get(name, 0) + 1
+            for name in sorted(goals_of(subjects.family, subjects.kernels[result.kernel], result.case)):
+                self.goals[name] = self.goals.get(name, 0) + 1
                 self._see(name, place)
 
     def compiled(self, seconds: float, longest: float) -> None:
@@ -74,7 +74,7 @@ class Totals:
         """Coverage and refusals in stream order."""
         names = sorted(self.first, key=lambda name: self.first[name])
         return (
-            {name: self.situations[name] for name in names if name in self.situations},
+            {name: self.goals[name] for name in names if name in self.goals},
             {name: self.refusals[name] for name in names if name in self.refusals},
         )
 

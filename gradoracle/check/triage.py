@@ -14,7 +14,7 @@ from gradoracle.check.plan import Subjects
 from gradoracle.check.severity import of_widened
 from gradoracle.model.case import Case, parse
 from gradoracle.model.finding import Finding
-from gradoracle.model.job import Job, LawResult
+from gradoracle.model.job import Job, PropertyResult
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.sums import Sums
 from gradoracle.model.verdict import Counterexample
@@ -55,13 +55,13 @@ def triaged(
         request=replace(subjects.request, scheduler=None, workers=1 if workers == 0 else workers),
     )
     where = {key: Job(key[1], own[0].case, (key[0],), explained=True, located=True) for key, own in jobs.items()}
-    results: dict[tuple[Key, Case, bool], LawResult] = {}
+    results: dict[tuple[Key, Case, bool], PropertyResult] = {}
     executor = executor_for(on_cpu)
     try:
         crashes, every = Crashes(executor, until), [job for own in jobs.values() for job in own] + list(where.values())
         for result in executor.run(_until(every, until)):
             for own in (settled := crashes.settle(result)).results:
-                results[(own.law, settled.kernel, settled.case.dtype), settled.case, result.job.widened] = own
+                results[(own.property_name, settled.kernel, settled.case.dtype), settled.case, result.job.widened] = own
     finally:
         executor.close()
     made = dict(found)
@@ -106,7 +106,9 @@ def _until(jobs: Sequence[Job], until: float | None) -> Iterator[Job]:
         yield job
 
 
-def _decided(results: Sequence[LawResult | None], as_written: Sequence[Finding], dtype: str) -> tuple[Severity, str]:
+def _decided(
+    results: Sequence[PropertyResult | None], as_written: Sequence[Finding], dtype: str
+) -> tuple[Severity, str]:
     """The gravest severity of a verdict's cases, and why it is undecided."""
     found = [
         (Severity.UNDECIDED, "the time was up before the kernel was widened")

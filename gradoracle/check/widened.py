@@ -19,7 +19,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.builder_results import intervening
 from gradoracle.execution.interpreter.coarsening import Coarsened
@@ -29,7 +29,7 @@ from gradoracle.model.contract import PRESETS, default_contract
 from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
@@ -221,13 +221,13 @@ def _factors(run: int) -> Iterator[float]:
         yield shared if run % 2 == 0 else 2.0 ** -drawn.random()
 
 
-def judged_widened(law: Property, wide: Widened) -> LawResult:
+def judged_widened(prop: Property, wide: Widened) -> PropertyResult:
     """A property judged on the widened kernel; where it is violated, with the kernel's own rounding."""
-    found = judge_law(law, wide)
-    return with_left(found, judge_law(law, measured(wide))) if found.status is Status.VIOLATED else found
+    found = judge_property(prop, wide)
+    return with_left(found, judge_property(prop, measured(wide))) if found.status is Status.VIOLATED else found
 
 
-def with_left(found: LawResult, again: LawResult) -> LawResult:
+def with_left(found: PropertyResult, again: PropertyResult) -> PropertyResult:
     """``again``, the result with the kernel's own rounding, with what it explains that ``found`` does not."""
     wrong = {each.tensor for each in found.findings if each.outcome is Outcome.VIOLATED}
 

@@ -42,7 +42,7 @@ def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
 
 
 def examiner(
-    setup: Setup, family: Family, kernels: Mapping[str, Kernel], laws: Mapping[str, Property]
+    setup: Setup, family: Family, kernels: Mapping[str, Kernel], properties: Mapping[str, Property]
 ) -> Callable[[Any, Phase], Any]:
     """What ``entry`` returns, for a target that is resolved already."""
     torch.set_num_threads(1)
@@ -58,10 +58,13 @@ def examiner(
         if isinstance(job, Rehearsal):
             phase("a rehearsal", setup.call_seconds)
             own, subject = oracle.at(job.case.dims), KernelRunner(family, kernels[job.kernel])
-            sample, chosen = sample_of(job.case, own.family, setup.inputs, setup.device), [laws[n] for n in job.laws]
+            sample, chosen = (
+                sample_of(job.case, own.family, setup.inputs, setup.device),
+                [properties[n] for n in job.properties],
+            )
             return compilations_of(lambda: rehearse(job.case, sample, subject, own, chosen))
         if isinstance(job, ProvenanceJob):
-            return provenance(functions_of(family, kernels, laws.values()), setup.target)
+            return provenance(functions_of(family, kernels, properties.values()), setup.target)
         if isinstance(job, Trial):
             try:
                 require_case(job.case, family, kernels[job.kernel], setup.inputs)
@@ -88,7 +91,9 @@ def examiner(
 
         subject = KernelRunner(family, kernels[job.kernel], guard)
         before, compiling.longest = compiling.seconds, 0.0
-        result = examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
+        result = examine(
+            job, subject, oracle, [properties[name] for name in job.properties], setup.device, setup.inputs
+        )
         ran = () if called is None else called.take()
         taken = compiling.seconds - before
         return replace(result, compiling=taken, longest_compilation=compiling.longest, called=ran)

@@ -17,7 +17,7 @@ from gradoracle.project.options import OPTIONS, Form, Option
 from gradoracle.project.settings import Setting
 from gradoracle.report.formats import FORMATS
 
-_OFFERED = {"property": completion.laws}  # completions of an option's value
+_OFFERED = {"property": completion.properties}  # completions of an option's value
 
 Profile = Annotated[
     str | None,

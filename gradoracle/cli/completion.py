@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gradoracle.model.errors import UsageError
 from gradoracle.project import config
-from gradoracle.project.shipped_names import family_names, law_names
+from gradoracle.project.shipped_names import family_names, property_names
 
 
 def targets(incomplete: str) -> list[str]:
@@ -19,9 +19,9 @@ def profiles(incomplete: str) -> list[str]:
     return _starting({**config.PROFILES, **_project().profiles}, incomplete)
 
 
-def laws(incomplete: str) -> list[str]:
+def properties(incomplete: str) -> list[str]:
     """The names of all shipped properties."""
-    return _starting(law_names(), incomplete)
+    return _starting(property_names(), incomplete)
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:

@@ -13,7 +13,7 @@ from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError  # ty
 
 from gradoracle.cases.saved_tensors import Given
 from gradoracle.check.plan import Subjects, plan, setup_of
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.check.run import Run
 from gradoracle.check.worker import ENTRY, examiner
 from gradoracle.execution import device as devices
@@ -33,7 +33,7 @@ from gradoracle.report.terminal import render
 if TYPE_CHECKING:
     from gradoracle.model.verdict import Report
 
-_KINDS = (PropertyKind.ORACLE, PropertyKind.FORMULA, PropertyKind.MEMORY)  # what is judged on one sample as it is
+_KINDS = (PropertyKind.ORACLE, PropertyKind.DEFINITION, PropertyKind.MEMORY)  # what is judged on one sample as it is
 
 
 class GradcheckError(AssertionError, TorchGradcheckError):
@@ -148,22 +148,24 @@ def report_of(
         except ValueError as error:
             raise UsageError(f"claims: {error}") from None
     request = Request(names[0], device=device, inputs=given, seed=seed, workers=0, shrink_seconds=0.0)
-    laws = {law.name: law for law in laws_of(found.family) if law.kind in _KINDS}
+    properties = {prop.name: prop for prop in properties_of(found.family) if prop.kind in _KINDS}
     setup = setup_of(request, device)
     kernels = {subject.name: subject}
     functions = (found.family.definition, subject.call)
-    subjects = Subjects(request, device, setup, found.family, kernels, laws, functions)
+    subjects = Subjects(request, device, setup, found.family, kernels, properties, functions)
     threads = torch.get_num_threads()
     try:
-        run = Run(subjects, InProcess(ENTRY, setup, examiner(setup, found.family, kernels, laws)), Silent(), started)
+        run = Run(
+            subjects, InProcess(ENTRY, setup, examiner(setup, found.family, kernels, properties)), Silent(), started
+        )
         run.over(plan(subjects, explained=True))
         return run.report()
     finally:
         torch.set_num_threads(threads)
 
 
-def _under(subject: Kernel, dtype: str, preset: str) -> Kernel:
-    return replace(subject, contracts={dtype: preset_of(preset, dtype)})
+def _under(kernel: Kernel, dtype: str, preset: str) -> Kernel:
+    return replace(kernel, contracts={dtype: preset_of(preset, dtype)})
 
 
 def _label(callee: Any, otherwise: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.check.run import check
 from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.family import Family
@@ -48,7 +48,7 @@ class Item:
     request: Request
     kernel: str
     dtype: str
-    law: str
+    property_name: str
 
     def run(self) -> Report:
         """The report of the item's group, whose first item runs all cases.
@@ -59,7 +59,9 @@ class Item:
         """
         report = _report(self.request)
         if self._verdict(report) is None and (report.cases_run < report.cases_planned or not report.verdicts):
-            raise NotRun(f"{self.law} has no verdict: {report.cases_run} of {report.cases_planned} cases were judged")
+            raise NotRun(
+                f"{self.property_name} has no verdict: {report.cases_run} of {report.cases_planned} cases were judged"
+            )
         return report
 
     def judge(self) -> None:
@@ -89,8 +91,8 @@ class Item:
             pytest.skip(f"not checked: no {self.dtype} case decides {'; '.join(undecided)}")
 
     def _verdict(self, report: Report) -> Verdict | None:
-        own = (self.law, self.kernel, self.dtype)
-        return next((v for v in report.verdicts if (v.law, v.kernel, v.dtype) == own), None)
+        own = (self.property_name, self.kernel, self.dtype)
+        return next((v for v in report.verdicts if (v.property_name, v.kernel, v.dtype) == own), None)
 
 
 def failure_text(verdict: Verdict) -> str:
@@ -126,11 +128,11 @@ def items(
                 continue
             request = Request(target, dtypes=(dtype,), examples=examples, workers=1, **fields)
             mark = pytest.mark.xdist_group(f"{target} {dtype}")
-            for law in laws_of(family):
-                if not request.asks_for(law):
+            for prop in properties_of(family):
+                if not request.asks_for(prop):
                     continue
-                item = Item(request, kernel.name, dtype, law.name)
-                found.append(pytest.param(item, id=f"{kernel.name}-{dtype}-{law.name}", marks=mark))
+                item = Item(request, kernel.name, dtype, prop.name)
+                found.append(pytest.param(item, id=f"{kernel.name}-{dtype}-{prop.name}", marks=mark))
     return found
 
 

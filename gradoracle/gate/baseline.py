@@ -18,7 +18,7 @@ from gradoracle.project import files
 from gradoracle.project.config import Entry
 from gradoracle.project.settings import Setting, Settings
 
-SCHEMA = "gradoracle-baseline/2"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-baseline/3"  # raised when a field is renamed or removed, or changes its meaning
 FILE = "gradoracle-baseline.json"
 _FAMILY = "gradoracle-baseline/"
 

@@ -33,17 +33,21 @@ def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, lis
     """
     failing: dict[tuple[VerdictKey, bool], list[str]] = {}  # verdict, whether broken -> cases
     for line, case in head.cases.items():
-        for law, status in case.laws.items():
+        for property_name, status in case.properties.items():
             if status is not Status.HOLDS:
-                key = VerdictKey(law, case.kernel, case.dtype)
+                key = VerdictKey(property_name, case.kernel, case.dtype)
                 failing.setdefault((key, status in BROKEN), []).append(line)
     found: dict[str, list[str]] = {}
     for (key, broken), lines in failing.items():
-        known = [] if base is None else [base.cases[line].laws.get(key.law) for line in lines if line in base.cases]
+        known = (
+            []
+            if base is None
+            else [base.cases[line].properties.get(key.property_name) for line in lines if line in base.cases]
+        )
         answers = [status for status in known if status is not None]
         decides = any(s is Status.HOLDS if broken else s not in UNDECIDED for s in answers)
         for line in lines[:ASKED_FIRST] if decides or not answers else lines:
-            found.setdefault(line, []).append(key.law)
+            found.setdefault(line, []).append(key.property_name)
     return found
 
 
@@ -118,11 +122,11 @@ def _broken(base: Snapshot | None, head: Snapshot, same_cases: bool = True) -> d
     found: dict[VerdictKey, Broken] = {}
     for line, case in head.cases.items():
         there = base.cases.get(line) if base is not None else None
-        for law, status in case.laws.items():
+        for property_name, status in case.properties.items():
             if status not in BROKEN:
                 continue
-            before = None if there is None else there.laws.get(law)
-            entry = found.setdefault(VerdictKey(law, case.kernel, case.dtype), Broken(case=line))
+            before = None if there is None else there.properties.get(property_name)
+            entry = found.setdefault(VerdictKey(property_name, case.kernel, case.dtype), Broken(case=line))
             if before is Status.HOLDS:
                 entry.case = entry.case if entry.held else line
                 entry.held += 1
@@ -151,18 +155,24 @@ def _violations(
         lead = failure.lead
         if lead.status is Status.ERROR:
             why = lead.counterexample.message if lead.counterexample is not None else "no reason is known"
-            text = f"{lead.law} could not be judged{_in(lead)} because gradoracle itself failed: {why}"
+            text = f"{lead.property_name} could not be judged{_in(lead)} because gradoracle itself failed: {why}"
             yield _line(Kind.UNCHECKED, Weight.OPEN, text, lead)
             continue
         verdicts = [v for v in (lead, *failure.others) if _key(v) not in excused]
         new = [v for v in verdicts if _key(v) in broken and broken[_key(v)].is_new]
         if new and all(_is_open(v, broken[_key(v)]) for v in new):
-            text = f"{new[0].law} is violated{_in(new[0])}, and may be wrong or only imprecise: {new[0].severity_note}"
+            text = (
+                f"{new[0].property_name} is violated{_in(new[0])}, and may be wrong or only imprecise: "
+                f"{new[0].severity_note}"
+            )
             yield _line(Kind.VIOLATED, Weight.OPEN, f"{text}{_with(new)}", new[0])
         elif new:
             yield _regression(failure, new, broken[_key(new[0])], compared)
         elif verdicts:
-            text = f"{verdicts[0].law} is violated{_in(verdicts[0])}, and was violated in the base on the same cases"
+            text = (
+                f"{verdicts[0].property_name} is violated{_in(verdicts[0])}, and was violated in the base on the "
+                f"same cases"
+            )
             yield _line(Kind.VIOLATED, Weight.NOTE, f"{text}{_with(verdicts)}", verdicts[0])
 
 
@@ -175,7 +185,7 @@ def _regression(failure: Failure, new: Sequence[Verdict], where: Broken, compare
     lead = failure.lead if failure.lead in new else new[0]
     status = f"{'crashes' if lead.status is Status.CRASHED else 'is violated'}{_in(lead)}"
     if not compared:
-        text = f"{lead.law} {status}"
+        text = f"{lead.property_name} {status}"
     elif where.held:
         every = where.held + where.too + where.undecided + where.crashes
         if where.unasked:
@@ -183,18 +193,18 @@ def _regression(failure: Failure, new: Sequence[Verdict], where: Broken, compare
         else:
             cases = f"{where.held} of these {every} cases" if every > 1 else "this case"
             count = f"in the base it held on {cases}" if where.case else "over all cases together"
-        text = f"{lead.law} held in the base and {status} ({count})"
+        text = f"{lead.property_name} held in the base and {status} ({count})"
     elif where.crashes:
-        text = f"{lead.law} {status}; in the base it was violated without a crash"
+        text = f"{lead.property_name} {status}; in the base it was violated without a crash"
     else:
-        text = f"{lead.law} {status}, on cases that were not decided in the base"
+        text = f"{lead.property_name} {status}, on cases that were not decided in the base"
     return _line(Kind.VIOLATED, Weight.RED, f"{text}{_with(new)}", lead, where.case)
 
 
 def _line(kind: Kind, weight: Weight, text: str, verdict: Verdict, case: str = "") -> Line:
     """A line about a verdict; ``case`` where it has no counterexample."""
     shown = verdict.counterexample.case if verdict.counterexample is not None else ""
-    return Line(kind, weight, text, verdict.kernel, verdict.law, verdict.dtype, shown or case)
+    return Line(kind, weight, text, verdict.kernel, verdict.property_name, verdict.dtype, shown or case)
 
 
 def _with(verdicts: Sequence[Verdict]) -> str:
@@ -206,7 +216,7 @@ def _in(verdict: Verdict) -> str:
 
 
 def _key(verdict: Verdict) -> VerdictKey:
-    return VerdictKey(verdict.law, verdict.kernel, verdict.dtype)
+    return VerdictKey(verdict.property_name, verdict.kernel, verdict.dtype)
 
 
 def _excused(
@@ -215,7 +225,7 @@ def _excused(
     """The broken verdicts that a known failure covers which has not expired."""
     found = {}
     for key in broken:
-        entries = [e for e in known if e.matches(key.kernel, key.law, key.dtype) and not e.has_expired(today)]
+        entries = [e for e in known if e.matches(key.kernel, key.property_name, key.dtype) and not e.has_expired(today)]
         if entries:
             found[key] = entries[0]
     return found
@@ -226,10 +236,10 @@ def _known(
 ) -> Iterator[Line]:
     """Known failures that still fail, that hold, that have expired, that match nothing."""
     for entry in known:
-        verdicts = [v for v in report.verdicts if entry.matches(v.kernel, v.law, v.dtype)]
+        verdicts = [v for v in report.verdicts if entry.matches(v.kernel, v.property_name, v.dtype)]
         if not verdicts and not any(fnmatch.fnmatchcase(kernel, entry.kernel) for kernel in report.kernels):
             continue  # of another kernel
-        law = entry.law if verdicts else ""
+        property_name = entry.property_name if verdicts else ""
         if not verdicts:
             weight, text = Weight.RED, f"known failure that matches no property: {entry}; remove or correct the entry"
         elif entry.has_expired(today):
@@ -241,7 +251,7 @@ def _known(
             weight, text = Weight.RED, f"known failure whose property now holds: {entry}; remove the entry"
         else:
             weight, text = Weight.OPEN, f"known failure that was not checked: {entry}"
-        yield Line(Kind.KNOWN, weight, text, verdicts[0].kernel if verdicts else "", law)
+        yield Line(Kind.KNOWN, weight, text, verdicts[0].kernel if verdicts else "", property_name)
 
 
 def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Line]:
@@ -256,27 +266,27 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
         there = head.cases.get(line)
         if there is None and not all_ran:
             continue
-        for law, status in case.laws.items():
-            now = None if there is None else there.laws.get(law)
+        for property_name, status in case.properties.items():
+            now = None if there is None else there.properties.get(property_name)
             if status in UNDECIDED or now is Status.ERROR or not (now is None or now in UNDECIDED):
                 continue  # an error has a line of its own
-            if there is not None and there.why.get(law) is Reason.MALFORMED:
+            if there is not None and there.why.get(property_name) is Reason.MALFORMED:
                 continue  # the property that reports the malformed tensor has one
             reason = "the change has no such case"
             if there is not None:
-                reason = there.reasons.get(law, "it was not judged in the change")
-            memory = there is not None and there.why.get(law) is Reason.MEMORY
+                reason = there.reasons.get(property_name, "it was not judged in the change")
+            memory = there is not None and there.why.get(property_name) is Reason.MEMORY
             verdicts = lost.setdefault((case.kernel, reason, memory), {})
-            verdicts.setdefault(VerdictKey(law, case.kernel, case.dtype), []).append(line)
+            verdicts.setdefault(VerdictKey(property_name, case.kernel, case.dtype), []).append(line)
     for (kernel, reason, memory), verdicts in lost.items():
         first, *others = verdicts
         dtypes = ", ".join(dict.fromkeys(key.dtype for key in verdicts))
         also = f" and {counted(len(others), 'further verdict')}" if others else ""
         count = len({case for own in verdicts.values() for case in own})
         cases = f"{counted(count, 'case')} in {dtypes}"
-        text = f"{first.law}{also} decided in the base but not in the change, on {cases}: {reason}"
+        text = f"{first.property_name}{also} decided in the base but not in the change, on {cases}: {reason}"
         weight = Weight.OPEN if memory else Weight.RED
-        yield Line(Kind.UNCHECKED, weight, text, kernel, first.law, first.dtype, verdicts[first][0])
+        yield Line(Kind.UNCHECKED, weight, text, kernel, first.property_name, first.dtype, verdicts[first][0])
 
 
 def _accuracy(base: Snapshot, head: Snapshot, broken: Mapping[VerdictKey, Broken]) -> Iterator[Line]:
@@ -287,27 +297,31 @@ def _accuracy(base: Snapshot, head: Snapshot, broken: Mapping[VerdictKey, Broken
         if there is None:
             continue
         for measure, before, now in (("rms", there.rms, case.rms), ("largest", there.worst, case.worst)):
-            for law in before.keys() & now.keys():
-                known = broken.get(VerdictKey(law, case.kernel, case.dtype))
+            for property_name in before.keys() & now.keys():
+                known = broken.get(VerdictKey(property_name, case.kernel, case.dtype))
                 if known is not None and known.is_new:
                     continue
-                for tensor in before[law].keys() & now[law].keys():
-                    own = pairs.setdefault((case.kernel, law, f"{measure} error of {tensor}"), {})
-                    own.setdefault(case.dtype, []).append((before[law][tensor], now[law][tensor]))
-    for (kernel, law, error), dtypes in sorted(pairs.items()):
-        found = [line for dtype, own in dtypes.items() for line in _grown(kernel, law, error, dtype, own)]
+                for tensor in before[property_name].keys() & now[property_name].keys():
+                    own = pairs.setdefault((case.kernel, property_name, f"{measure} error of {tensor}"), {})
+                    own.setdefault(case.dtype, []).append((before[property_name][tensor], now[property_name][tensor]))
+    for (kernel, property_name, error), dtypes in sorted(pairs.items()):
+        found = [line for dtype, own in dtypes.items() for line in _grown(kernel, property_name, error, dtype, own)]
         if not found and len(dtypes) > 1:
             every = [pair for own in dtypes.values() for pair in own]
-            found = list(_grown(kernel, law, error, "", every))
+            found = list(_grown(kernel, property_name, error, "", every))
         yield from found
 
 
-def _grown(kernel: str, law: str, error: str, dtype: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Line]:
+def _grown(
+    kernel: str, property_name: str, error: str, dtype: str, pairs: Sequence[tuple[float, float]]
+) -> Iterator[Line]:
     found = change([base for base, _ in pairs], [head for _, head in pairs])
     where = dtype or "all dtypes together"
     size = f"{error} in {where} is 2^{found.median:.2f} times the base's (median of {len(pairs)} cases"
     if found.is_worse:
-        yield Line(Kind.ACCURACY, Weight.RED, f"accuracy fell: {size}, p = {found.p:.0e})", kernel, law, dtype)
+        yield Line(
+            Kind.ACCURACY, Weight.RED, f"accuracy fell: {size}, p = {found.p:.0e})", kernel, property_name, dtype
+        )
     elif found.median > MEDIAN and found.p < _SUSPECT and len(pairs) < FEWEST and dtype:
         text = f"accuracy is not decided: {size}; {FEWEST} expected)"
-        yield Line(Kind.ACCURACY, Weight.NOTE, text, kernel, law, dtype)
+        yield Line(Kind.ACCURACY, Weight.NOTE, text, kernel, property_name, dtype)

@@ -31,7 +31,7 @@ from gradoracle.project.target import Target
 _DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient", "claims")
 _EXPLICIT = ("vjp", "jvp", "hvp", "fits")
 _DOMAIN = ("signature", "dims", "dtypes", "domains", "joint", "scalable", "beside_large")
-_LAW = ("law", "applies", "needs", "one_in", "scope", "decisive", "families")
+_PROPERTY = ("judge", "applies", "needs", "one_in", "scope", "decisive", "families")
 _LENGTH = 16
 
 
@@ -47,7 +47,10 @@ def pieces(target: Target, folder: str) -> dict[str, Piece]:
         f"the definition of {family.name}": family.definition,
         f"the domain of {family.name}": [(name, getattr(family, name)) for name in _DOMAIN],
         f"the algorithms of {family.name}": family.algorithms,
-        **{f"the law {law.name}": [(name, getattr(law, name)) for name in _LAW] for law in family.properties},
+        **{
+            f"the property {prop.name}": [(name, getattr(prop, name)) for name in _PROPERTY]
+            for prop in family.properties
+        },
     }
     found = {name: Piece(reader.hash(value)) for name, value in shared.items()}
     for kernel in target.kernels:

@@ -2,7 +2,7 @@
 
     [[failure]]
     kernel = "attention"              # a glob
-    law = "hvp_matches_the_oracle"    # a glob
+    property = "hvp_matches_the_oracle"    # a glob
     dtype = "float16"                 # default: every dtype
     reason = "the saved statistics are rounded to float16"
     issue = "https://example.org/issues/12"
@@ -16,14 +16,15 @@ from __future__ import annotations
 import datetime
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradoracle.model.errors import UsageError
+from gradoracle.model.serialize import NAMED_PROPERTY, from_plain
 from gradoracle.project import toml
 
-_TEXTS = ("kernel", "law", "reason", "issue")
+_TEXTS = ("kernel", "property", "reason", "issue")
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,15 @@ class KnownFailure:
     """One entry of the file."""
 
     kernel: str
-    law: str
+    property_name: str = field(metadata=NAMED_PROPERTY)
     reason: str
     issue: str
     expires: datetime.date
     dtype: str = "*"
 
-    def matches(self, kernel: str, law: str, dtype: str) -> bool:
+    def matches(self, kernel: str, property_name: str, dtype: str) -> bool:
         """Whether it covers a verdict."""
-        pairs = ((kernel, self.kernel), (law, self.law), (dtype, self.dtype))
+        pairs = ((kernel, self.kernel), (property_name, self.property_name), (dtype, self.dtype))
         return all(fnmatch.fnmatchcase(name, glob) for name, glob in pairs)
 
     def has_expired(self, today: datetime.date) -> bool:
@@ -48,7 +49,7 @@ class KnownFailure:
 
     def __str__(self) -> str:
         where = "" if self.dtype == "*" else f" in {self.dtype}"
-        return f"{self.law} of {self.kernel}{where} ({self.reason}; {self.issue}; until {self.expires})"
+        return f"{self.property_name} of {self.kernel}{where} ({self.reason}; {self.issue}; until {self.expires})"
 
 
 def read(file: Path, shown: str) -> list[KnownFailure]:
@@ -78,4 +79,4 @@ def _entry(where: str, entry: Any) -> KnownFailure:
             raise UsageError(f"{where}: {key} is {entry[key]!r}; expected a string")
     if not isinstance(entry["expires"], datetime.date) or isinstance(entry["expires"], datetime.datetime):
         raise UsageError(f"{where}: expires is {entry['expires']!r}; expected a date such as 2027-01-31")
-    return KnownFailure(**entry)
+    return from_plain(KnownFailure, dict(entry))

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from gradoracle.model.case import Case
     from gradoracle.model.job import CaseResult, Job
 
-PROTOCOL = "gradoracle-side/2"  # raised when a field below, or of a Snapshot, is renamed or changes its meaning
-CASES_OF_ALL_LAWS = 30  # on the CPU, unless --examples is given: the first cases, on which all properties are judged;
-CASES_OF_EACH_LAW = 2  # later ones are also judged by a property with fewer cases of their dtype than this
+PROTOCOL = "gradoracle-side/3"  # raised when a field below, or of a Snapshot, is renamed or changes its meaning
+# on the CPU, unless --examples is given: the first cases, on which all properties are judged;
+CASES_OF_ALL_PROPERTIES = 30
+CASES_OF_EACH_PROPERTY = 2  # later ones are also judged by a property with fewer cases of their dtype than this
 SHRINK_TRIES = 60  # counted, so that a gate explains a fault in the same way on a busy machine;
 SHRINK_SECONDS = 60.0  # the clock is for kernels that are too slow for so many
 
@@ -45,8 +46,8 @@ class Task:
         target: relative to the project's folder.
         settings: as the command line has them.
         places: the projects that judge and that are judged; None: both are the current folder's.
-        laws: case -> properties to judge beyond those that measure; None: all.
-        measures: whether errors are measured on all cases; if not, ``laws`` alone are judged.
+        properties: case -> properties to judge beyond those that measure; None: all.
+        measures: whether errors are measured on all cases; if not, ``properties`` alone are judged.
         first: cases to judge before the others.
         early: whether each failing verdict is reported as soon as it is found.
         called_in: a folder; which of its functions run on a case is recorded. "": of none.
@@ -56,7 +57,7 @@ class Task:
     target: str
     settings: dict[str, Setting] = field(default_factory=dict)
     places: Places | None = None
-    laws: dict[str, list[str]] | None = None
+    properties: dict[str, list[str]] | None = None
     measures: bool = True
     first: list[str] = field(default_factory=list)
     early: bool = False
@@ -165,7 +166,9 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
     def watch(result: CaseResult) -> None:
         line = _key(result.kernel, result.case)
         found.cases[line] = _on_case(result, found.measured)
-        broken = {VerdictKey(r.law, result.kernel, result.case.dtype) for r in result.results if r.status in BROKEN}
+        broken = {
+            VerdictKey(r.property_name, result.kernel, result.case.dtype) for r in result.results if r.status in BROKEN
+        }
         if task.early and not broken <= reported:
             reported.update(broken)
             failing(replace(found, cases={line: found.cases[line]}))
@@ -178,15 +181,19 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
     )
     with running(request, progress()) as run:
         _require_apart(task)
-        found.measured = [law.name for law in run.subjects.laws.values() if law.kind is PropertyKind.ORACLE]
+        found.measured = [prop.name for prop in run.subjects.properties.values() if prop.kind is PropertyKind.ORACLE]
         is_quick = run.subjects.device == "cpu" and request.examples is None and request.seconds is None
         pace = _Pace(found.measured, is_quick)
 
         def chosen(job: Job) -> tuple[str, ...]:
-            if task.laws is None:
-                return pace.laws(job)
-            asked = task.laws.get(_key(job.kernel, job.case), ())
-            return tuple(law for law in job.laws if (task.measures and law in found.measured) or law in asked)
+            if task.properties is None:
+                return pace.properties(job)
+            asked = task.properties.get(_key(job.kernel, job.case), ())
+            return tuple(
+                property_name
+                for property_name in job.properties
+                if (task.measures and property_name in found.measured) or property_name in asked
+            )
 
         planned = plan(run.subjects, chosen)
         require_memory(planned, *run.executor.memory())
@@ -194,8 +201,8 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
         found.is_whole = run.totals.done == len(planned.jobs) and not run.interrupted
         verdicts = run.totals.aggregate.verdicts({})
         pooled = [v for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated]
-        found.pooled = [VerdictKey(v.law, v.kernel, v.dtype) for v in pooled]
-        if task.laws is None:
+        found.pooled = [VerdictKey(v.property_name, v.kernel, v.dtype) for v in pooled]
+        if task.properties is None:
             if any(True for _ in run.totals.aggregate.failing()):
                 failing(found)
             found.report = run.report(compared=True)
@@ -212,15 +219,21 @@ class _Pace:
         self._cases: Counter[str] = Counter()  # by kernel
         self._judged: Counter[VerdictKey] = Counter()
 
-    def laws(self, job: Job) -> tuple[str, ...]:
+    def properties(self, job: Job) -> tuple[str, ...]:
         """The properties for the next case; those that measure are always among them."""
         self._cases[job.kernel] += 1
-        keys = {law: VerdictKey(law, job.kernel, job.case.dtype) for law in job.laws}
-        chosen = job.laws
-        if self._is_quick and self._cases[job.kernel] > CASES_OF_ALL_LAWS:
-            few = {law for law, key in keys.items() if self._judged[key] < CASES_OF_EACH_LAW}
-            chosen = tuple(law for law in job.laws if law in self._measured or law in few)
-        self._judged.update(keys[law] for law in chosen)
+        keys = {
+            property_name: VerdictKey(property_name, job.kernel, job.case.dtype) for property_name in job.properties
+        }
+        chosen = job.properties
+        if self._is_quick and self._cases[job.kernel] > CASES_OF_ALL_PROPERTIES:
+            few = {property_name for property_name, key in keys.items() if self._judged[key] < CASES_OF_EACH_PROPERTY}
+            chosen = tuple(
+                property_name
+                for property_name in job.properties
+                if property_name in self._measured or property_name in few
+            )
+        self._judged.update(keys[property_name] for property_name in chosen)
         return chosen
 
 
@@ -232,18 +245,20 @@ def _key(kernel: str, case: Case) -> str:
 def _on_case(result: CaseResult, measured: Collection[str]) -> OnCase:
     rms: Errors = {}
     worst: Errors = {}
-    for each in (law for law in result.results if law.law in measured):
+    for each in (judged for judged in result.results if judged.property_name in measured):
         for finding in each.findings:
             if finding.pool is not None and finding.pool.count:
-                rms.setdefault(each.law, {})[finding.tensor] = (finding.pool.squares / finding.pool.count) ** 0.5
+                rms.setdefault(each.property_name, {})[finding.tensor] = (
+                    finding.pool.squares / finding.pool.count
+                ) ** 0.5
             elif finding.outcome is Outcome.VIOLATED:
-                worst.setdefault(each.law, {})[finding.tensor] = finding.error_in_sigma or finding.error
+                worst.setdefault(each.property_name, {})[finding.tensor] = finding.error_in_sigma or finding.error
     return OnCase(
         result.kernel,
         result.case.dtype,
-        laws={each.law: each.status for each in result.results},
-        reasons={each.law: each.reason for each in result.results if each.status in UNDECIDED},
-        why={each.law: each.why for each in result.results if each.why is not None},
+        properties={each.property_name: each.status for each in result.results},
+        reasons={each.property_name: each.reason for each in result.results if each.status in UNDECIDED},
+        why={each.property_name: each.why for each in result.results if each.why is not None},
         rms=rms,
         worst=worst,
         called=result.called,

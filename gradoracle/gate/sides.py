@@ -19,7 +19,7 @@ from gradoracle.gate.tree import Tree
 from gradoracle.project.base_overlay import Places
 from gradoracle.project.config import Entry
 
-Laws = dict[str, list[str]]  # by case
+Properties = dict[str, list[str]]  # by case
 Wait = Callable[[], Snapshot]  # waits for a process, and returns what it found
 Proven = Callable[[Snapshot | None, Snapshot], bool]  # whether a base and a change, as far as known, show a regression
 Start = tuple[Path, list[str], Task]  # current folder, search path, task
@@ -37,7 +37,7 @@ class Base:
         is_measured: whether its errors are known on all cases.
     """
 
-    def __init__(self, begin: Callable[[Laws | None], Wait], kept: Snapshot | None) -> None:
+    def __init__(self, begin: Callable[[Properties | None], Wait], kept: Snapshot | None) -> None:
         self._begin, self.kept, self._known = begin, kept, kept
         self.is_measured = kept is not None
         self._measuring: Wait | None = None
@@ -54,18 +54,18 @@ class Base:
         if not self.is_measured and self._measuring is None:
             self._measuring = self._begin(None)
 
-    def ask(self, laws: Mapping[str, Sequence[str]], measured: Collection[str], soon: bool = False) -> None:
+    def ask(self, properties: Mapping[str, Sequence[str]], measured: Collection[str], soon: bool = False) -> None:
         """Start judging what is not known yet.
 
         Args:
-            laws: by case.
+            properties: by case.
             measured: those that the measuring judges anyway.
             soon: whether to judge these too, since the measuring takes longer.
         """
         known = {} if self._known is None else self._known.cases
-        new: Laws = {}
-        for line, names in laws.items():
-            own = known[line].laws if line in known else {}
+        new: Properties = {}
+        for line, names in properties.items():
+            own = known[line].properties if line in known else {}
             left = [name for name in names if (line, name) not in self._asked and name not in own]
             if left := [name for name in left if soon or name not in measured]:
                 new[line] = left
@@ -233,8 +233,8 @@ class Sides:
             self.tell(f"{subject.name}: reusing the base's results from an earlier gate")
         folder, path, task = self._of_base(subject, entry, tree)
 
-        def begin(laws: Laws | None) -> Wait:
-            own = replace(task, laws=laws or {}, measures=laws is None)
+        def begin(properties: Properties | None) -> Wait:
+            own = replace(task, properties=properties or {}, measures=properties is None)
             side = self._side(stack, subject, (folder, path, own), shows=False)
             return lambda: side.answer()[subject.name]
 

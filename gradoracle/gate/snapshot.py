@@ -20,7 +20,7 @@ class OnCase:
     Attributes:
         kernel: name of the kernel.
         dtype: of the case.
-        laws: property -> its status.
+        properties: property -> its status.
         reasons: property -> why it was not decided, a sentence.
         why: property -> the kind of that reason, where it has one.
         rms: root mean square of the errors in sigma, where a property compares with the truth.
@@ -30,7 +30,7 @@ class OnCase:
 
     kernel: str
     dtype: str
-    laws: dict[str, Status]
+    properties: dict[str, Status]
     reasons: dict[str, str] = field(default_factory=dict)
     why: dict[str, Reason] = field(default_factory=dict)
     rms: Errors = field(default_factory=dict)
@@ -41,7 +41,7 @@ class OnCase:
         """The outcome of two runs of this case, by different properties."""
         return replace(
             self,
-            laws=self.laws | other.laws,
+            properties=self.properties | other.properties,
             reasons=self.reasons | other.reasons,
             why=self.why | other.why,
             rms=self.rms | other.rms,

@@ -29,7 +29,7 @@ from gradoracle.project.config import Entry
 from gradoracle.project.import_closure import digests, together
 from gradoracle.project.settings import Settings
 
-SCHEMA = "gradoracle-snapshot/1"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-snapshot/2"  # raised when a field is renamed or removed, or changes its meaning
 _OF_A_MACHINE = (Status.CRASHED, Status.ERROR)
 _VARIABLES = ("TRITON_", "TORCH", "CUDA_", "PYTORCH_")  # prefixes of variables that may change what a kernel computes,
 _PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCH_HOME")  # except those that only name a folder
@@ -102,7 +102,7 @@ class SnapshotCache:
 
 
 def _depends_on_machine(case: OnCase) -> bool:
-    return Reason.MEMORY in case.why.values() or any(status in _OF_A_MACHINE for status in case.laws.values())
+    return Reason.MEMORY in case.why.values() or any(status in _OF_A_MACHINE for status in case.properties.values())
 
 
 def own_files(tree: Tree, target: Entry, files: dict[str, str]) -> dict[str, str]:

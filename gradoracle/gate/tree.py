@@ -17,7 +17,7 @@ from gradoracle.project.import_closure import Imports, closure, digests, holds_g
 from gradoracle.project.settings import Setting, Settings
 from gradoracle.project.shipped_names import SHIPPED
 
-ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
+ENGINE, KNOWN = "the engine and the properties of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")
 # Where the judging code begins, apart from the families' own modules.
 _JUDGES = ("gradoracle/check/run.py", "gradoracle/project/target.py")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gradoracle.model.serialize import NAMED_PROPERTY
+
 
 class Weight(str, Enum):
     """What a line does to the gate: red is a regression, an open question makes it inconclusive, a note neither."""
@@ -36,7 +38,7 @@ class Line:
         kind: what it is about.
         weight: what it does to the gate.
         text: one sentence.
-        kernel: the one concerned, like ``law`` and ``dtype``; "" for all.
+        kernel: the one concerned, like ``property_name`` and ``dtype``; "" for all.
         case: one that shows it.
     """
 
@@ -44,7 +46,7 @@ class Line:
     weight: Weight
     text: str
     kernel: str = ""
-    law: str = ""
+    property_name: str = field(default="", metadata=NAMED_PROPERTY)
     dtype: str = ""
     case: str = ""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradoracle.model.region import NOWHERE, Region
+from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.model.severity import Severity
 
 
@@ -12,7 +13,7 @@ from gradoracle.model.severity import Severity
 class VerdictKey:
     """Identifies a verdict of a report."""
 
-    law: str
+    property_name: str = field(metadata=NAMED_PROPERTY)
     kernel: str
     dtype: str
 

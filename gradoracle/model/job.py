@@ -33,7 +33,7 @@ class Job:
 
     kernel: str
     case: Case
-    laws: tuple[str, ...]
+    properties: tuple[str, ...]
     crashes: Mapping[str, Why] = field(default_factory=dict)
     barred: Mapping[str, Why] = field(default_factory=dict)
     explained: bool = False
@@ -58,7 +58,7 @@ class Rehearsal:
 
     kernel: str
     case: Case
-    laws: tuple[str, ...]
+    properties: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class Compilation:
 
 
 @dataclass(frozen=True)
-class LawResult:
+class PropertyResult:
     """The result of one property on one case."""
 
-    law: str
+    property_name: str
     status: Status
     findings: tuple[Finding, ...] = ()
     reason: str = ""
@@ -113,7 +113,7 @@ class CaseResult:
 
     kernel: str
     case: Case
-    results: tuple[LawResult, ...]
+    results: tuple[PropertyResult, ...]
     lost: str | None = None
     compiling: float = 0.0
     longest_compilation: float = 0.0

@@ -3,7 +3,7 @@
 It is written as a function of one Evidence that yields Findings. Its docstring has four parts: the statement, why it
 holds, what it catches and what it cannot::
 
-    @law(needs=(Derivative.VJP,))
+    @property(needs=(Derivative.VJP,))
     def one_dv_sums_to_g(evidence):
         \"\"\"The column sums of dV equal those of the cotangent.
 
@@ -29,14 +29,14 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.severity import Severity
 
-Law = Callable[[Any], Iterable[Finding]]
+Judge = Callable[[Any], Iterable[Finding]]
 
 
 class PropertyKind(str, Enum):
     """What a property compares; the engine distinguishes properties by nothing else.
 
     ORACLE: a derivative with the truth, tensor by tensor; errors are measured in sigma.
-    FORMULA: a derivative of the widened kernel with the truth: what is wrong however exactly it is computed.
+    DEFINITION: a derivative of the widened kernel with the truth: what is wrong however exactly it is computed.
     RELATION: tensors of one sample, or of samples whose difference has a known effect.
     LAYOUT: the same sample in other layouts.
     MEMORY: what programs read, write, leave unwritten and change in all runs of the kernel; judged after all other
@@ -49,7 +49,7 @@ class PropertyKind(str, Enum):
     """
 
     ORACLE = "oracle"
-    FORMULA = "formula"
+    DEFINITION = "definition"
     RELATION = "relation"
     LAYOUT = "layout"
     MEMORY = "memory"
@@ -59,7 +59,7 @@ class PropertyKind(str, Enum):
     COMPILATION = "compilation"
 
 
-DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # kinds that compare tensors with the truth
+DIRECT = (PropertyKind.ORACLE, PropertyKind.DEFINITION)  # kinds that compare tensors with the truth
 _SECTIONS = ("Holds because", "Catches", "Cannot catch")
 
 
@@ -84,7 +84,7 @@ class Property:
         because: why it holds.
         catches: the faults that it sees.
         cannot_catch: faults that it cannot see, and the property that does.
-        law: yields at least one Finding on evidence that it applies to; none is an error of gradoracle.
+        judge: yields at least one Finding on evidence that it applies to; none is an error of gradoracle.
         needs: the derivatives of the kernel that it evaluates.
         extras: those of the kernel (``Kernel.extras``) that it uses; it does not apply to kernels without them.
         applies: returns None where it applies to a case and kernel, else the reason why not.
@@ -105,7 +105,7 @@ class Property:
     because: str
     catches: str
     cannot_catch: str
-    law: Law = field(compare=False)
+    judge: Judge = field(compare=False)
     needs: tuple[Derivative, ...] = ()
     extras: tuple[str, ...] = ()
     applies: Callable[[Case, Any], str | None] = field(default=lambda case, kernel: None, compare=False)
@@ -131,10 +131,10 @@ class Property:
         return (case.seed * 2654435761 + mark) % 4294967296 // 7 % self.one_in == 0
 
     def __repr__(self) -> str:
-        return f"<law {self.name}>"
+        return f"<property {self.name}>"
 
 
-def law(
+def property(
     *,
     needs: tuple[Derivative, ...] = (),
     extras: tuple[str, ...] = (),
@@ -148,15 +148,15 @@ def law(
     cause: str = "",
     severity: Severity | None = None,
     derivative: Derivative | None = None,
-) -> Callable[[Law], Property]:
+) -> Callable[[Judge], Property]:
     """Make a Property of a function whose docstring has the four parts; the arguments are fields of ``Property``.
 
     Raises:
         TypeError: a part is missing.
     """
 
-    def build(function: Law) -> Property:
-        name = getattr(function, "__name__", "law").lstrip("_")
+    def build(function: Judge) -> Property:
+        name = getattr(function, "__name__", "property").lstrip("_")
         text = inspect.cleandoc(function.__doc__ or "")
         statement = re.split(r"\n\s*\n", text)[0].replace("\n", " ")
         parts = {}
@@ -164,7 +164,7 @@ def law(
             found = re.search(rf"^{section}:\s*(.+?)(?=^(?:{'|'.join(_SECTIONS)}):|\Z)", text, re.M | re.S)
             if found is None:
                 raise TypeError(
-                    f"law {name}: its docstring lacks the part {section!r}; expected: {', '.join(_SECTIONS)}"
+                    f"property {name}: its docstring lacks the part {section!r}; expected: {', '.join(_SECTIONS)}"
                 )
             parts[section] = " ".join(found.group(1).split())
 

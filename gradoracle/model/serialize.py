@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 NOT_WRITTEN: Mapping[str, bool] = {"written": False}  # metadata of a field that ``to_plain`` leaves out
+NAMED_PROPERTY: Mapping[str, str] = {"key": "property"}  # metadata of a field that is written as ``property``
 _MAPPINGS = (dict, collections.abc.Mapping)
 _SEQUENCES = {list: list, tuple: tuple, collections.abc.Sequence: list}
 _UNIONS = (typing.Union, types.UnionType)
@@ -27,7 +28,7 @@ class Unreadable(ValueError):
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON can hold it: a dataclass becomes its fields by name, an unknown object its text."""
+    """A value as JSON can hold it: a dataclass becomes its fields by ``key_of``, an unknown object its text."""
     if isinstance(value, Enum):
         return to_plain(value.value)
     if isinstance(value, float):
@@ -42,8 +43,13 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field for field in dataclasses.fields(value) if field.metadata != NOT_WRITTEN)
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
+        return {key_of(field): to_plain(getattr(value, field.name)) for field in fields}
     return to_plain(str(value))
+
+
+def key_of(field: dataclasses.Field[Any]) -> str:
+    """The key under which a field of a dataclass is written: ``key`` of its metadata, or else its name."""
+    return str(field.metadata.get("key", field.name))
 
 
 def from_plain(kind: type[T], value: Any, place: str = "") -> T:
@@ -117,10 +123,11 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 def _dataclass(kind: Any, value: dict[str, Any], place: str) -> Any:
     hints, given = _hints(kind), {}
     for field in dataclasses.fields(kind):
-        if field.name in value:
-            given[field.name] = _read(hints[field.name], value[field.name], f"{place}.{field.name}")
+        key = key_of(field)
+        if key in value:
+            given[field.name] = _read(hints[field.name], value[key], f"{place}.{key}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise Unreadable(f"{place} has no field {field.name!r}")
+            raise Unreadable(f"{place} has no field {key!r}")
     return kind(**given)
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from gradoracle.model.finding import Pool
 from gradoracle.model.reason import Reason
+from gradoracle.model.serialize import NAMED_PROPERTY
 
 TELLING = 8  # violating cases that a verdict keeps
 
@@ -53,7 +54,7 @@ class Sums:
     """The totals of one property on one kernel and dtype.
 
     Attributes:
-        law, kernel, dtype: of the verdict.
+        property_name, kernel, dtype: of the verdict.
         statuses: cases, by status.
         reasons: cases that were refused or not checked, by reason.
         kinds: the kind of each reason.
@@ -75,7 +76,7 @@ class Sums:
         detached: the line of the first case whose outputs do not require grad; "" if there is none.
     """
 
-    law: str
+    property_name: str = field(metadata=NAMED_PROPERTY)
     kernel: str
     dtype: str
     statuses: dict[str, Seen] = field(default_factory=dict)
@@ -114,7 +115,7 @@ class Sums:
         for tensor, why in other.left.items():
             left[tensor] = min(left.get(tensor, why), why, key=lambda each: each.first)
         return Sums(
-            self.law,
+            self.property_name,
             self.kernel,
             self.dtype,
             together(self.statuses, other.statuses),

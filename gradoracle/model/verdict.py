@@ -15,6 +15,7 @@ from gradoracle.model.location import Location
 from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
+from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.model.severity import Severity
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
@@ -89,7 +90,7 @@ class Counterexample:
 class Verdict:
     """One property on one kernel and dtype, over all its cases."""
 
-    law: str
+    property_name: str = field(metadata=NAMED_PROPERTY)
     kernel: str
     dtype: str
     status: Status
@@ -153,8 +154,8 @@ class Report:
     contracts: Mapping[str, str]  # dtype -> preset
     environment: Mapping[str, str]
     verdicts: list[Verdict] = field(default_factory=list)
-    situations: dict[str, int] = field(default_factory=dict)  # coverage goal -> cases that meet it
-    situations_wanted: dict[str, int] = field(default_factory=dict)  # coverage goal -> the least number of cases
+    goals: dict[str, int] = field(default_factory=dict)  # coverage goal -> cases that meet it
+    goals_wanted: dict[str, int] = field(default_factory=dict)  # coverage goal -> the least number of cases
     cases_planned: int = 0
     cases_run: int = 0
     seconds: float = 0.0
@@ -179,9 +180,9 @@ class Report:
     fail_on: Severity | None = None  # the least severity for which the exit code is 1; None: as ``Verdict.counts``
 
     @property
-    def laws_checked(self) -> int:
+    def properties_checked(self) -> int:
         """How many properties held, were violated or crashed on at least one case."""
-        return len({v.law for v in self.verdicts if v.status in (Status.HOLDS, *BROKEN)})
+        return len({v.property_name for v in self.verdicts if v.status in (Status.HOLDS, *BROKEN)})
 
     @property
     def errors(self) -> list[Verdict]:
@@ -198,9 +199,9 @@ class Report:
             return reasons
         if not self.verdicts or all(v.status in (Status.REFUSED, Status.NOT_CHECKED) for v in self.verdicts):
             reasons.append("nothing was checked")
-        for name, expected in self.situations_wanted.items():
-            if self.situations.get(name, 0) < expected:
-                reasons.append(f"coverage goal {name!r} has {self.situations.get(name, 0)} cases, {expected} expected")
+        for name, expected in self.goals_wanted.items():
+            if self.goals.get(name, 0) < expected:
+                reasons.append(f"coverage goal {name!r} has {self.goals.get(name, 0)} cases, {expected} expected")
         for name, planned in self.planned.items() if self.cases_run < self.cases_planned else ():
             if (judged := self.judged.get(name, 0)) < (least := min(planned, FEWEST_JUDGED)):
                 reasons.append(f"{name} was judged on {judged} of {planned} cases, at least {least} expected")

@@ -20,7 +20,7 @@ class Bug:
             kernel did.
         right: the same without the fault; every property must hold on it.
         family: the shipped family whose definition both claim to implement; "" where the file holds its own.
-        law: the name of the property that should catch it.
+        property_name: the name of the property that should catch it.
         cause: what a diagnosis should name, one of ``model.causes.PLANTED``; "" where that is not known.
         dims: narrower sizes that the released kernel's trigger needs, by dim, as ``--dim`` takes them; few need any.
     """
@@ -30,7 +30,7 @@ class Bug:
     wrong: Callable[..., Any]
     right: Callable[..., Any]
     family: str
-    law: str
+    property_name: str
     cause: str = ""
     dims: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Bugs(list[Bug]):
         self,
         wrong: Callable[..., Any],
         cites: str,
-        law: str,
+        property_name: str,
         cause: str = "",
         *,
         name: str = "",
@@ -62,13 +62,13 @@ class Bugs(list[Bug]):
         """Add a bug; ``name`` is needed only where the wrong kernel is an object without a name."""
         name = name or getattr(wrong, "name", "") or wrong.__name__
         family = self.family if family is None else family
-        self.append(Bug(name, cites, wrong, right or self.right, family, law, cause, dims))
+        self.append(Bug(name, cites, wrong, right or self.right, family, property_name, cause, dims))
 
-    def of(self, cites: str, law: str, cause: str = "", **given: Any) -> Callable[[Wrong], Wrong]:
+    def of(self, cites: str, property_name: str, cause: str = "", **given: Any) -> Callable[[Wrong], Wrong]:
         """``add`` as a decorator of the wrong kernel."""
 
         def decorate(wrong: Wrong) -> Wrong:
-            self.add(wrong, cites, law, cause, **given)
+            self.add(wrong, cites, property_name, cause, **given)
             return wrong
 
         return decorate

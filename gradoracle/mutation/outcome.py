@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.mutation.mutant import Mutant
 
 
@@ -34,8 +35,8 @@ class Outcome:
     Attributes:
         mutant: the one that was tried.
         fate: what became of it.
-        law: the first property that was violated.
-        laws: every property that was violated on that case.
+        property_name: the first property that was violated.
+        properties: every property that was violated on that case.
         case: the case on which that was, as one line; "" where it was a pooled rule over many.
         tried: how many cases were judged.
         covering: how many cases of the run execute the mutated line.
@@ -47,8 +48,8 @@ class Outcome:
 
     mutant: Mutant
     fate: Fate
-    law: str = ""
-    laws: tuple[str, ...] = ()
+    property_name: str = field(default="", metadata=NAMED_PROPERTY)
+    properties: tuple[str, ...] = ()
     case: str = ""
     tried: int = 0
     covering: int = 0

@@ -6,19 +6,20 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gradoracle
 from gradoracle.model.errors import UsageError, why
+from gradoracle.model.serialize import to_plain
 from gradoracle.mutation.lines import Lines
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
 from gradoracle.mutation.sources import Source
 
-FORMAT = 1
-SCHEMA = "gradoracle-mutation/1"  # of reports; raised when a field is renamed or removed, or changes its meaning
+FORMAT = 2
+SCHEMA = "gradoracle-mutation/2"  # of reports; raised when a field is renamed or removed, or changes its meaning
 FOLDER = Path(".gradoracle") / "mutation"
 
 
@@ -70,15 +71,16 @@ class Record:
 
 def entry(outcome: Outcome) -> dict[str, Any]:
     """An outcome as plain values, without sources."""
-    fields = asdict(outcome)
+    fields = to_plain(outcome)
     mutant = fields.pop("mutant")
     place = {name: mutant[name] for name in ("module", "operator", "function", "line", "before", "after", "cause")}
     return {"mutant": outcome.mutant.key, **place, **fields, "fate": outcome.fate.value}
 
 
 def _outcome(mutant: Mutant, found: dict[str, Any]) -> Outcome:
-    names = ("law", "case", "tried", "covering", "seconds", "reason", "diagnosis", "widened")
-    return Outcome(mutant, Fate(found["fate"]), laws=tuple(found["laws"]), **{name: found[name] for name in names})
+    names = ("case", "tried", "covering", "seconds", "reason", "diagnosis", "widened")
+    own = {name: found[name] for name in names}
+    return Outcome(mutant, Fate(found["fate"]), found["property"], tuple(found["properties"]), **own)
 
 
 @dataclass(frozen=True)

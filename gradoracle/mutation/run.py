@@ -186,9 +186,13 @@ class _Plan:
             workers=0,
         )
         subjects = resolved(self.request)
-        costly = {law.name for law in subjects.laws.values() if law.scope == "kernel"}  # of compilations, not of a run
+        # of compilations, not of a run
+        costly = {prop.name for prop in subjects.properties.values() if prop.scope == "kernel"}
         self.jobs: list[Job] = [
-            replace(job, laws=tuple(law for law in job.laws if law not in costly)) for job in plan(subjects).jobs
+            replace(
+                job, properties=tuple(property_name for property_name in job.properties if property_name not in costly)
+            )
+            for job in plan(subjects).jobs
         ]
         self.setup: Setup = subjects.setup
         self.target: Target = resolve(asked.target, asked.family)
@@ -302,7 +306,8 @@ def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen
         if verdict.status in FAILING:
             how = {Status.ERROR: "cannot be judged by", Status.CRASHED: "crashes under"}.get(verdict.status, "violates")
             raise WrongKernel(
-                f"the unmutated kernel {verdict.kernel} {how} {verdict.law} in {verdict.dtype}; expected a kernel "
+                f"the unmutated kernel {verdict.kernel} {how} {verdict.property_name} in {verdict.dtype}; expected a "
+                f"kernel "
                 f"on which every property holds: {repeated(plan.request, plan.asked.target, 'cpu')} shows the case"
             )
     return [seen[number] for number in range(len(plan.jobs))]

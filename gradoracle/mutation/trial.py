@@ -31,7 +31,7 @@ from gradoracle.execution.device import prepare
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase
 from gradoracle.model.case import Case
-from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
@@ -106,9 +106,9 @@ class Stage(IntEnum):
     WIDENED = 2
 
     @classmethod
-    def of(cls, law: Property) -> Stage:
+    def of(cls, prop: Property) -> Stage:
         """The stage in which a property judges."""
-        return cls.WIDENED if law.kind is PropertyKind.FORMULA else cls.DECISIVE if law.decisive else cls.OTHERS
+        return cls.WIDENED if prop.kind is PropertyKind.DEFINITION else cls.DECISIVE if prop.decisive else cls.OTHERS
 
 
 Known = tuple[Sequence[Job], Sequence[Seen]]
@@ -120,7 +120,7 @@ class _Bench:
 
     def __init__(self, setup: Setup, more: Sequence[str], folder: str) -> None:
         self.setup = setup
-        self.family, self.kernels, self.laws = subjects(setup)
+        self.family, self.kernels, self.properties = subjects(setup)
         self.oracle = CachedOracle(Path(folder), self.family, setup.oracle, graphs=1 << 14)
         self.files = [source.file for source in sources_of(resolve(setup.target, setup.family), more)]
         self._known: dict[str, Known] = {}
@@ -137,28 +137,28 @@ class _Bench:
                 phase(None, None)
 
         subject = KernelRunner(self.family, self.kernels[job.kernel], guard)
-        laws: list[Property] = [self.laws[name] for name in job.laws]
-        return examine(job, subject, self.oracle, laws, self.setup.device)
+        properties: list[Property] = [self.properties[name] for name in job.properties]
+        return examine(job, subject, self.oracle, properties, self.setup.device)
 
-    def laws_of(self, job: Job, stage: Stage) -> tuple[str, ...]:
+    def properties_of(self, job: Job, stage: Stage) -> tuple[str, ...]:
         """The properties that judge a case in a stage."""
-        return tuple(name for name in job.laws if Stage.of(self.laws[name]) is stage)
+        return tuple(name for name in job.properties if Stage.of(self.properties[name]) is stage)
 
     def judged_in(self, job: Job, stage: Stage) -> CaseResult:
         """One case by the properties of a stage; where one is violated, by those of later stages too."""
-        result = self.judged(replace(job, laws=self.laws_of(job, stage)))
-        later = tuple(name for name in job.laws if Stage.of(self.laws[name]) > stage)
+        result = self.judged(replace(job, properties=self.properties_of(job, stage)))
+        later = tuple(name for name in job.properties if Stage.of(self.properties[name]) > stage)
         if later and _is_violated(result):
-            return replace(result, results=(*result.results, *self.judged(replace(job, laws=later)).results))
+            return replace(result, results=(*result.results, *self.judged(replace(job, properties=later)).results))
         return result
 
     def diagnosed(self, jobs: Sequence[Job], begun: Callable[[], None]) -> str:
         """The cause that a report of these cases would name, where a property is violated on them."""
-        results: list[LawResult] = []
+        results: list[PropertyResult] = []
         for job in jobs:
             begun()
             results += self.judged(replace(job, formulas=True)).results
-        return diagnose(of_results(results, self.laws)).cause
+        return diagnose(of_results(results, self.properties)).cause
 
     def known(self, path: str) -> Known:
         """What is known of the unmutated kernel."""
@@ -193,7 +193,10 @@ class _Attempt:
         self._bench, self._trial, self._mutant = bench, trial, trial.mutant
         self._jobs, self._seen = bench.known(trial.known)
         self._left: list[Step] = [
-            (number, stage) for stage in Stage for number in trial.order if bench.laws_of(self._jobs[number], stage)
+            (number, stage)
+            for stage in Stage
+            for number in trial.order
+            if bench.properties_of(self._jobs[number], stage)
         ]
         self._made: dict[int, CaseResult] = {}
         self._troubles: list[Outcome] = []  # cases that came to nothing
@@ -212,7 +215,7 @@ class _Attempt:
         return len(self._troubles) >= MOST_TROUBLE or hangs >= HANGS
 
     def _ended(self) -> Outcome:
-        """No case violated a law: the first trouble, or else the rules that pool over all cases, or a survivor."""
+        """No case violated a property: the first trouble, or else the rules that pool over all cases, or a survivor."""
         if self._troubles:
             return self._troubles[0]
         reason = "" if self._trial.order else "no case executes its line"
@@ -223,13 +226,15 @@ class _Attempt:
         tally = Aggregate()
         for number, each in enumerate(self._seen):
             tally.add(self._made.get(number, each.result))
-        stages = {name: Stage.of(law) for name, law in self._bench.laws.items()}
+        stages = {name: Stage.of(prop) for name, prop in self._bench.properties.items()}
         violated = [verdict for verdict in tally.verdicts({}) if verdict.status is Status.VIOLATED]
         if not violated:
             return None
-        first = min(violated, key=lambda verdict: stages[verdict.law] is Stage.WIDENED)
-        reason, widened = f"over all {first.dtype} cases together", stages[first.law] is Stage.WIDENED
-        return Outcome(self._mutant, Fate.KILLED, first.law, (first.law,), reason=reason, widened=widened)
+        first = min(violated, key=lambda verdict: stages[verdict.property_name] is Stage.WIDENED)
+        reason, widened = f"over all {first.dtype} cases together", stages[first.property_name] is Stage.WIDENED
+        return Outcome(
+            self._mutant, Fate.KILLED, first.property_name, (first.property_name,), reason=reason, widened=widened
+        )
 
     def _forked(self) -> Outcome | None:
         """One fork, as far as it gets; an outcome where it is known."""
@@ -292,20 +297,20 @@ class _Attempt:
         earlier = self._made[number].results if number in self._made else ()
         self._made[number] = replace(result, results=(*earlier, *result.results))
         if errors := [each for each in result.results if each.status is Status.ERROR]:
-            raise RuntimeError(f"{errors[0].law}: {errors[0].reason}")
-        if violated := tuple(each.law for each in result.results if each.status is Status.VIOLATED):
+            raise RuntimeError(f"{errors[0].property_name}: {errors[0].reason}")
+        if violated := tuple(each.property_name for each in result.results if each.status is Status.VIOLATED):
             case = str(result.case)
             widened = stage is Stage.WIDENED
             return Outcome(self._mutant, Fate.KILLED, violated[0], violated, case, diagnosis=cause, widened=widened)
-        before = {each.law: each.status for each in self._seen[number].result.results}
+        before = {each.property_name: each.status for each in self._seen[number].result.results}
         for status, fate in ((Status.CRASHED, Fate.CRASHED), (Status.REFUSED, Fate.REFUSED)):
             for each in result.results:
-                if each.status is status and before.get(each.law) is not status:
+                if each.status is status and before.get(each.property_name) is not status:
                     self._note(fate, result.case, each.reason)
                     return None
         for each in result.results:
             lacks = each.status is Status.NOT_CHECKED and each.why in _RAISED
-            if lacks and before.get(each.law) is Status.HOLDS:
+            if lacks and before.get(each.property_name) is Status.HOLDS:
                 self._note(Fate.REFUSED, result.case, each.reason)
                 return None
         return None

@@ -101,7 +101,7 @@ def _since(found: Found) -> list[str]:
         f"since {found.since.name}: of {len(_compared(found))} mutants in both, {len(dies)} that survived are killed, "
         f"{len(lives)} that were killed survive"
     ]
-    lines += [f"  now killed    {_named(each)}, by {each.law}" for each in dies]
+    lines += [f"  now killed    {_named(each)}, by {each.property_name}" for each in dies]
     return lines + [f"  now survives  {_named(each)}" for each in lives]
 
 
@@ -143,12 +143,12 @@ def _lines(found: Found) -> Iterator[str]:
     for name, fates in operators.items():
         yield f"  {name:<34} {', '.join(f'{count} {fate.value}' for fate, count in fates.items())}"
     yield ""
-    for law, count in _killers(found).most_common():
-        yield f"  {count:>4} killed first by {law}"
+    for property_name, count in _killers(found).most_common():
+        yield f"  {count:>4} killed first by {property_name}"
     if widened := _widened(found):
         yield ""
         yield "killed only when widened, every float in float64:"
-        yield from (f"  {_named(outcome)}, by {outcome.law}" for outcome in widened)
+        yield from (f"  {_named(outcome)}, by {outcome.property_name}" for outcome in widened)
     for outcome in _of(found, Fate.SURVIVED):
         yield ""
         yield f"SURVIVED  {_named(outcome)}; {_covered(outcome)}"
@@ -166,7 +166,7 @@ def _lines(found: Found) -> Iterator[str]:
 
 
 def _killers(found: Found) -> Counter[str]:
-    return Counter(outcome.law for outcome in _of(found, Fate.KILLED))
+    return Counter(outcome.property_name for outcome in _of(found, Fate.KILLED))
 
 
 def _named(outcome: Outcome) -> str:
@@ -198,7 +198,7 @@ def _markdown(found: Found) -> str:
     )
     if widened := _widened(found):
         lines += ["", "## Killed only when widened", ""]
-        lines += [f"- `{o.mutant.key}` {o.mutant.operator}, {_where(o)}, by {o.law}" for o in widened]
+        lines += [f"- `{o.mutant.key}` {o.mutant.operator}, {_where(o)}, by {o.property_name}" for o in widened]
     if since := _since(found):
         lines += ["", f"## {since[0][:1].upper()}{since[0][1:]}", "", *(f"- {line.strip()}" for line in since[1:])]
     lines += ["", "## Survivors", ""]
@@ -216,7 +216,7 @@ def _markdown(found: Found) -> str:
                 f"`{o.mutant.before}`",
                 f"`{o.mutant.after}`",
                 o.fate.value,
-                o.law or o.reason,
+                o.property_name or o.reason,
                 str(o.tried),
                 f"{o.seconds:.1f}",
             )

@@ -101,19 +101,19 @@ class Request:
                 "machine"
             )
 
-    def asks_for(self, law: Property) -> bool:
+    def asks_for(self, prop: Property) -> bool:
         """Whether a property is checked, if it applies.
 
         No case changes what a kernel compiles to, and compiling takes longer than the cases: a property of compilations
         is checked where a glob other than ``*`` names it, or with ``compilations``.
         """
-        if not matches(law.name, self.property) or any(matches(law.name, glob) for glob in self.not_property):
+        if not matches(prop.name, self.property) or any(matches(prop.name, glob) for glob in self.not_property):
             return False
-        return law.kind is not PropertyKind.COMPILATION or self.compilations or self._names(law)
+        return prop.kind is not PropertyKind.COMPILATION or self.compilations or self._names(prop)
 
-    def _names(self, law: Property) -> bool:
+    def _names(self, prop: Property) -> bool:
         globs = (*self.property.split(","), *self.require)
-        return any(glob != "*" and matches(law.name, glob) for glob in globs)
+        return any(glob != "*" and matches(prop.name, glob) for glob in globs)
 
 
 class Progress:
@@ -128,7 +128,7 @@ class Progress:
     def failure(self, verdict: Verdict) -> None:
         """The first failure, as it was found."""
 
-    def shrinking(self, law: str, case: str) -> None:
+    def shrinking(self, property_name: str, case: str) -> None:
         """A case that violates this property is being shrunk."""
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 SHIPPED = "gradoracle.properties"  # its folders (or modules) that define FAMILY are the shipped families
 KERNELS = "gradoracle.kernels"
 _FAMILY = re.compile(r"^FAMILY\b", re.MULTILINE)
-_LAW = re.compile(r"^@law\b.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
+_PROPERTY = re.compile(r"^@property\b.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
 
 
 def family_names() -> list[str]:
@@ -23,9 +23,9 @@ def family_names() -> list[str]:
     return sorted([*(file.parent.name for file, _ in files), *modules])
 
 
-def law_names() -> list[str]:
+def property_names() -> list[str]:
     """The names of the shipped properties, sorted, each once."""
-    return sorted({name for _, text in _sources("**/*.py") for name in _LAW.findall(text)})
+    return sorted({name for _, text in _sources("**/*.py") for name in _PROPERTY.findall(text)})
 
 
 def _sources(pattern: str) -> Iterator[tuple[Path, str]]:

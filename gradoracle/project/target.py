@@ -226,21 +226,21 @@ def _all(module: ModuleType, judge: Family | None, text: str) -> tuple[Family, l
     return _family_of(kernels[0], module, judge, text), kernels
 
 
-def _family_of(subject: Kernel, module: ModuleType, judge: Family | None, text: str) -> Family:
+def _family_of(kernel: Kernel, module: ModuleType, judge: Family | None, text: str) -> Family:
     """The family that a declared kernel names: the given one, one in its module, or a shipped one."""
     if judge is not None:
-        if judge.name != subject.family:
-            raise TargetError(f"{text} is declared as a kernel of {subject.family}, but --family says {judge.name}")
+        if judge.name != kernel.family:
+            raise TargetError(f"{text} is declared as a kernel of {kernel.family}, but --family says {judge.name}")
         return judge
     for found in _members(module, Family):
-        if found.name == subject.family:
+        if found.name == kernel.family:
             return found
-    if subject.family not in family_names():
+    if kernel.family not in family_names():
         raise TargetError(
-            f"{text} is declared as a kernel of {subject.family}, which is neither in that file nor shipped; "
+            f"{text} is declared as a kernel of {kernel.family}, which is neither in that file nor shipped; "
             "import the family there or give --family path/to/file.py:family"
         )
-    return _shipped(subject.family).family
+    return _shipped(kernel.family).family
 
 
 def _family(text: str) -> Family:

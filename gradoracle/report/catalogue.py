@@ -39,20 +39,20 @@ def properties(targets: Iterable[Target], universal: Sequence[Property]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def explanation(law: Property, families: Sequence[str]) -> str:
+def explanation(prop: Property, families: Sequence[str]) -> str:
     """A property in full: its statement, why it holds, what it catches and cannot, what it needs, its families."""
-    needs = ", ".join(need.value for need in law.needs) or "forward"
-    often = "" if law.one_in == 1 else f", judged on one case in {law.one_in}"
-    often = ", judged once for each kernel and dtype" if law.scope == "kernel" else often
-    often += " by gradoracle gate, and by check where --property names it" if law.kind.value == "compilation" else ""
+    needs = ", ".join(need.value for need in prop.needs) or "forward"
+    often = "" if prop.one_in == 1 else f", judged on one case in {prop.one_in}"
+    often = ", judged once for each kernel and dtype" if prop.scope == "kernel" else often
+    often += " by gradoracle gate, and by check where --property names it" if prop.kind.value == "compilation" else ""
     parts = {
-        "Holds because": law.because,
-        "Catches": law.catches,
-        "Cannot catch": law.cannot_catch,
+        "Holds because": prop.because,
+        "Catches": prop.catches,
+        "Cannot catch": prop.cannot_catch,
         "Needs": needs + often,
         "Families": ", ".join(families),
     }
-    lines = [law.name, *_wrapped(law.statement, "  ", "  ")]
+    lines = [prop.name, *_wrapped(prop.statement, "  ", "  ")]
     for title, text in parts.items():
         lines += _wrapped(text, f"  {title + ':':<15}", " " * 17)
     return "\n".join(lines) + "\n"

@@ -47,7 +47,7 @@ class Failure:
 
 def failures(report: Report) -> list[Failure]:
     """The faults of a report, with their verdicts."""
-    known = {VerdictKey(verdict.law, verdict.kernel, verdict.dtype): verdict for verdict in report.verdicts}
+    known = {VerdictKey(verdict.property_name, verdict.kernel, verdict.dtype): verdict for verdict in report.verdicts}
     found = []
     for fault in report.faults:
         lead, *others = (known[key] for key in fault.verdicts)
@@ -144,7 +144,7 @@ def _told_by(specific: Verdict | None) -> Lines:
     if specific is None or specific.counterexample is None:
         return []
     found = _wrong(specific.counterexample)[0]
-    lines = [("shown by", f"{specific.law}, {specific.dtype}"), *list(_tell_finding(found))[:1]]
+    lines = [("shown by", f"{specific.property_name}, {specific.dtype}"), *list(_tell_finding(found))[:1]]
     return [*lines, ("pattern", found.pattern)] if found.pattern else lines
 
 
@@ -164,7 +164,7 @@ def as_text(lines: Iterable[tuple[str, str]]) -> str:
 
 def headline(verdict: Verdict) -> str:
     """One line: status, property, kernel, dtype, and on how many cases."""
-    return f"{verdict.status.value} {verdict.law} of {verdict.kernel} in {verdict.dtype} on {extent(verdict)}"
+    return f"{verdict.status.value} {verdict.property_name} of {verdict.kernel} in {verdict.dtype} on {extent(verdict)}"
 
 
 def extent(verdict: Verdict) -> str:
@@ -202,12 +202,12 @@ def also(failure: Failure, most: int | None = None) -> str:
     """
     dtypes: dict[str, list[str]] = {}
     for verdict in failure.others:
-        dtypes.setdefault(verdict.law, []).append(verdict.dtype)
-    named = {law: ", ".join(dict.fromkeys(names)) for law, names in dtypes.items()}
-    more = len(named.keys() - {failure.lead.law})
+        dtypes.setdefault(verdict.property_name, []).append(verdict.dtype)
+    named = {property_name: ", ".join(dict.fromkeys(names)) for property_name, names in dtypes.items()}
+    more = len(named.keys() - {failure.lead.property_name})
     if not more:
         return f"the same in {', '.join(named.values())}" if named else ""
-    shown = [f"{law} ({names})" for law, names in named.items()]
+    shown = [f"{property_name} ({names})" for property_name, names in named.items()]
     said = f"{more} more {'property shows' if more == 1 else 'properties show'} the same fault"
     if most is None or len(shown) <= most:
         return f"{said}: {', '.join(shown)}"
@@ -221,7 +221,7 @@ def printable(text: str) -> str:
 
 def _tell_severity(verdict: Verdict) -> str:
     """What the severity of a violation is known from; "" where its findings say so themselves."""
-    if not (verdict.is_open or verdict.status is Status.VIOLATED) or verdict.kind is PropertyKind.FORMULA:
+    if not (verdict.is_open or verdict.status is Status.VIOLATED) or verdict.kind is PropertyKind.DEFINITION:
         return ""
     note = f": {verdict.severity_note}" if verdict.severity_note else ""  # a base of a gate may be older than notes
     findings = () if verdict.counterexample is None else verdict.counterexample.findings

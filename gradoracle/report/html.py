@@ -139,7 +139,7 @@ class _Fault:
 
     def __init__(self, report: Report, failure: Failure, pictures: int) -> None:
         lead = failure.lead
-        self.status, self.law, self.extent = failure.state, lead.law, extent(lead)
+        self.status, self.property_name, self.extent = failure.state, lead.property_name, extent(lead)
         self.where = f"{lead.kernel}, {lead.dtype}"
         self.state = "violated" if weight(report, failure).value == "red" else "note"
         self.lines = [(label, text, label in CODE) for label, text in tell_all(failure)]

@@ -73,7 +73,7 @@ def _report(report: Report) -> dict[str, Any]:
         **{field.name: getattr(report, field.name) for field in dataclasses.fields(report)},
         "exit_code": report.exit_code,
         "inconclusive": report.inconclusive(),
-        "laws_checked": report.laws_checked,
+        "properties_checked": report.properties_checked,
         "derivatives": {
             name: {each.value: str(known) for each, known in standings(report, name).items()} for name in report.kernels
         },

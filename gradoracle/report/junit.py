@@ -53,7 +53,7 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
     test = ElementTree.Element(
         "testcase",
         classname=_clean(f"{report.family}.{verdict.kernel}"),
-        name=_clean(f"{verdict.law}[{verdict.dtype}]"),
+        name=_clean(f"{verdict.property_name}[{verdict.dtype}]"),
         time="0",
     )
     passes = report.comparison is not None or (verdict.status in BROKEN and not verdict.counts(report.fail_on))
@@ -73,7 +73,7 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
 
 def _line(report: Report, line: Line) -> ElementTree.Element:
     """A line of a gate as a test: a regression is a failure, an open question an error, a note passes."""
-    name = f"{line.kind.value}: {line.law or line.text[:60]}{f'[{line.dtype}]' if line.dtype else ''}"
+    name = f"{line.kind.value}: {line.property_name or line.text[:60]}{f'[{line.dtype}]' if line.dtype else ''}"
     test = ElementTree.Element(
         "testcase", classname=_clean(f"gate.{line.kernel or report.target}"), name=_clean(name), time="0"
     )

@@ -66,7 +66,7 @@ def _report(report: Report) -> Iterable[str]:
 def _failure(failure: Failure, mark: str) -> Iterable[str]:
     lead = failure.lead
     yield ""
-    yield f"### {mark} {failure.state.upper()} {_code(lead.law)}"
+    yield f"### {mark} {failure.state.upper()} {_code(lead.property_name)}"
     yield ""
     yield f"{_text(lead.kernel)}, {lead.dtype}, {extent(lead)}"
     yield ""
@@ -80,7 +80,7 @@ def _table(report: Report) -> list[str]:
     head = ["property", *(["kernel"] if verdicts.has_kernels else []), *verdicts.dtypes]
     lines = [_row(head), _row(["---"] * len(head))]
     for row in verdicts.rows:
-        name = f"**{_text(row.law)}**" if row.is_failing else _text(row.law)
+        name = f"**{_text(row.property_name)}**" if row.is_failing else _text(row.property_name)
         cells = [_text(cell(each)) if each else "" for each in row.verdicts]
         lines.append(_row([name, *([_text(row.kernel)] if verdicts.has_kernels else []), *cells]))
     return lines if report.verdicts else []

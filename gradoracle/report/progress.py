@@ -43,9 +43,9 @@ class Lines(Progress):
         for line in _in_short(verdict):
             self._say(line)
 
-    def shrinking(self, law: str, case: str) -> None:
+    def shrinking(self, property_name: str, case: str) -> None:
         """A case that violates this property is being shrunk."""
-        self._say(f"looking for a smaller case that violates {law}")
+        self._say(f"looking for a smaller case that violates {property_name}")
 
     def _say(self, text: str) -> None:
         print(f"gradoracle: {text}", file=self._stream, flush=True)
@@ -92,10 +92,10 @@ class Live(Progress):
             for line in _in_short(verdict):
                 self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def shrinking(self, law: str, case: str) -> None:
+    def shrinking(self, property_name: str, case: str) -> None:
         """A case that violates this property is being shrunk."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=f"shrinking a case of {law}")
+            self._bar.update(self._task, description=f"shrinking a case of {property_name}")
 
     def close(self) -> None:
         """The run is over."""

@@ -38,33 +38,33 @@ def render(reports: Sequence[Report]) -> str:
 def _run(report: Report) -> dict[str, Any]:
     from gradoracle import __version__
 
-    laws = {verdict.law: verdict.statement for verdict in report.verdicts}
+    properties = {verdict.property_name: verdict.statement for verdict in report.verdicts}
     lines = [line for line in compared(report) if line.kind is not Kind.VIOLATED]
-    laws |= {_gate_rule(line): _GATE_RULES[line.kind] for line in lines}
+    properties |= {_gate_rule(line): _GATE_RULES[line.kind] for line in lines}
     seen: dict[str, int] = {}
     return {
         "tool": {
             "driver": {
                 "name": "gradoracle",
                 "version": __version__,
-                "rules": [_rule(law, statement) for law, statement in laws.items()],
+                "rules": [_rule(property_name, statement) for property_name, statement in properties.items()],
             }
         },
         "automationDetails": {"id": f"gradoracle/{report.target}/"},
         "invocations": [_invocation(report)],
         "columnKind": "utf16CodeUnits",
         "results": [
-            *(_result(report, failure, list(laws), seen) for failure in failures(report)),
-            *(_line(report, line, list(laws), seen) for line in lines),
+            *(_result(report, failure, list(properties), seen) for failure in failures(report)),
+            *(_line(report, line, list(properties), seen) for line in lines),
         ],
     }
 
 
-def _rule(law: str, statement: str) -> dict[str, Any]:
+def _rule(property_name: str, statement: str) -> dict[str, Any]:
     return {
-        "id": law,
-        "shortDescription": {"text": printable(statement or law)},
-        "help": {"text": f"gradoracle explain {law}"},
+        "id": property_name,
+        "shortDescription": {"text": printable(statement or property_name)},
+        "help": {"text": f"gradoracle explain {property_name}"},
         "defaultConfiguration": {"level": "error"},
     }
 
@@ -86,42 +86,42 @@ def _gate_rule(line: Line) -> str:
     return f"gate/{line.kind.value.replace(' ', '_')}"
 
 
-def _line(report: Report, line: Line, laws: list[str], seen: dict[str, int]) -> dict[str, Any]:
+def _line(report: Report, line: Line, properties: list[str], seen: dict[str, int]) -> dict[str, Any]:
     """A line of a gate as a result."""
     rule = _gate_rule(line)
     return {
         "ruleId": rule,
-        "ruleIndex": laws.index(rule),
+        "ruleIndex": properties.index(rule),
         "kind": "fail" if line.weight is not Weight.NOTE else "informational",
         "level": {Weight.RED: "error", Weight.OPEN: "warning"}.get(line.weight, "none"),
         "message": {"text": printable(line.text)},
         "locations": [_location(report, line.kernel or next(iter(report.kernels), report.target))],
         "partialFingerprints": {
-            FINGERPRINT: _fingerprint(report, line.kernel, f"{rule} {line.law} {line.dtype}", seen)
+            FINGERPRINT: _fingerprint(report, line.kernel, f"{rule} {line.property_name} {line.dtype}", seen)
         },
         "properties": {"weight": line.weight.value, "dtype": line.dtype, "case": printable(line.case)},
     }
 
 
-def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, int]) -> dict[str, Any]:
+def _result(report: Report, failure: Failure, properties: list[str], seen: dict[str, int]) -> dict[str, Any]:
     lead = failure.lead
     text = as_text([("", headline(lead)), *tell_all(failure)])
     case = lead.counterexample.case if lead.counterexample is not None else ""
     return {
-        "ruleId": lead.law,
-        "ruleIndex": laws.index(lead.law),
+        "ruleId": lead.property_name,
+        "ruleIndex": properties.index(lead.property_name),
         "kind": "fail",
         "level": _level(report, failure),
         "message": {"text": printable(text)},
         "locations": [_location(report, lead.kernel)],
-        "partialFingerprints": {FINGERPRINT: _fingerprint(report, lead.kernel, lead.law, seen)},
+        "partialFingerprints": {FINGERPRINT: _fingerprint(report, lead.kernel, lead.property_name, seen)},
         "properties": {
             "status": lead.status.value,
             "severity": None if failure.severity is None else failure.severity.value,
             "dtype": lead.dtype,
             "case": printable(case),
             "cause": failure.diagnosis.cause,
-            "laws": list(dict.fromkeys(verdict.law for verdict in (lead, *failure.others))),
+            "properties": list(dict.fromkeys(verdict.property_name for verdict in (lead, *failure.others))),
         },
     }
 

@@ -38,10 +38,12 @@ def show_reports(views: Sequence[Output], reports: Sequence[Report], verbose: bo
             summarise(render(reports, "markdown"))
         if errors := [verdict for report in reports for verdict in report.errors]:
             shown = [
-                f"{v.law}, {v.dtype}, {c.case}\n{c.trace}\n" for v in errors if (c := v.counterexample) is not None
+                f"{v.property_name}, {v.dtype}, {c.case}\n{c.trace}\n"
+                for v in errors
+                if (c := v.counterexample) is not None
             ]
-            laws = ", ".join(dict.fromkeys(verdict.law for verdict in errors))
-            sys.stderr.write(f"gradoracle: internal error in {laws}; {keep_trace(''.join(shown))}\n")
+            properties = ", ".join(dict.fromkeys(verdict.property_name for verdict in errors))
+            sys.stderr.write(f"gradoracle: internal error in {properties}; {keep_trace(''.join(shown))}\n")
 
 
 def show(views: Sequence[Output], render: Callable[[str, int | None, bool], str]) -> None:

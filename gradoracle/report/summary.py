@@ -26,17 +26,21 @@ class Unchecked:
     Attributes:
         count: cases, summed over properties.
         reason: in words; the first of several that differ only in their numbers.
-        laws: the properties concerned.
+        properties: the properties concerned.
         alike: how many other reasons differ from it only in their numbers.
     """
 
     count: int
     reason: str
-    laws: tuple[str, ...]
+    properties: tuple[str, ...]
     alike: int
 
     def __str__(self) -> str:
-        who = self.laws[0] if len(self.laws) == 1 else f"{len(self.laws)} properties, such as {self.laws[0]}"
+        who = (
+            self.properties[0]
+            if len(self.properties) == 1
+            else f"{len(self.properties)} properties, such as {self.properties[0]}"
+        )
         like = f"; {counted(self.alike, 'reason')} more with other numbers" if self.alike else ""
         return f"{self.said} ({who}{like})"
 
@@ -50,7 +54,7 @@ class Unchecked:
 class Row:
     """The verdicts of one property and kernel, one place for each dtype of the table."""
 
-    law: str
+    property_name: str
     kernel: str
     verdicts: tuple[Verdict | None, ...]
 
@@ -98,7 +102,7 @@ def outcome(report: Report) -> str:
     elif code == 1:
         faults = [fault for fault in failures(report) if fault.lead.status in BROKEN]
         counting = [fault for fault in faults if weight(report, fault) is Weight.RED]
-        broken = {verdict.law for fault in counting for verdict in (fault.lead, *fault.others)}
+        broken = {verdict.property_name for fault in counting for verdict in (fault.lead, *fault.others)}
         said = f"{counted(len(counting), 'fault')}, {counted(len(broken), 'property')} violated"
     elif code == 3:
         said = f"gradoracle itself failed, {counted(len(report.errors), 'verdict')} missing"
@@ -114,9 +118,9 @@ def _held(report: Report) -> str:
     said = ["nothing is wrong" if broken else "every checked property holds"]
     if kinds[Severity.PRECISION]:
         said.append(f"precision is lost in {', '.join(dict.fromkeys(_dtypes(broken, Severity.PRECISION)))}")
-    if count := len({v.law for v in broken if v.severity is Severity.ROBUSTNESS}):
+    if count := len({v.property_name for v in broken if v.severity is Severity.ROBUSTNESS}):
         said.append(f"{counted(count, 'property')} of robustness violated")
-    if count := len({v.law for v in report.verdicts if v.is_open}):
+    if count := len({v.property_name for v in report.verdicts if v.is_open}):
         said.append(f"{counted(count, 'violated property')} not decided")
     return "; ".join(said)
 
@@ -153,10 +157,10 @@ def weight(report: Report, failure: Failure) -> Weight:
         if counts or failure.lead.status is Status.ERROR:
             return Weight.RED
         return Weight.OPEN if failure.lead.is_open else Weight.NOTE
-    verdicts = {(verdict.law, verdict.kernel, verdict.dtype) for verdict in (failure.lead, *failure.others)}
+    verdicts = {(verdict.property_name, verdict.kernel, verdict.dtype) for verdict in (failure.lead, *failure.others)}
     for known in (Weight.RED, Weight.OPEN):
         lines = (line for line in report.comparison.of(known) if line.kind is Kind.VIOLATED)
-        if any((line.law, line.kernel, line.dtype) in verdicts for line in lines):
+        if any((line.property_name, line.kernel, line.dtype) in verdicts for line in lines):
             return known
     return Weight.NOTE
 
@@ -188,7 +192,7 @@ def extent_of(report: Report) -> str:
     longest = f", at most {report.longest_compilation:.1f} s a kernel" if report.longest_compilation >= 0.05 else ""
     compiling = f" ({report.seconds_compiling:.1f} s compiling{longest})" if report.seconds_compiling >= 0.05 else ""
     return (
-        f"{counted(report.laws_checked, 'property')} checked on {report.cases_run}{stopped} "
+        f"{counted(report.properties_checked, 'property')} checked on {report.cases_run}{stopped} "
         f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s{compiling}; "
         f"{counted(len(report.verdicts), 'verdict')}: {shown or 'none'}"
     )
@@ -197,7 +201,7 @@ def extent_of(report: Report) -> str:
 def unchecked(report: Report) -> list[Unchecked]:
     """Why cases were refused or not checked, the most frequent reason first."""
     counts: dict[tuple[str, str], int] = {}
-    laws: dict[tuple[str, str], dict[str, None]] = {}
+    properties: dict[tuple[str, str], dict[str, None]] = {}
     first: dict[tuple[str, str], tuple[str, str]] = {}  # of reasons that differ only in their numbers
     others: dict[tuple[str, str], set[str]] = {}
     for verdict in report.verdicts:
@@ -206,9 +210,9 @@ def unchecked(report: Report) -> list[Unchecked]:
             key = first.setdefault((status, _alike(reason)), (status, reason))
             others.setdefault(key, set()).update({reason} - {key[1]})
             counts[key] = counts.get(key, 0) + count
-            laws.setdefault(key, {})[verdict.law] = None
+            properties.setdefault(key, {})[verdict.property_name] = None
     ranked = sorted(counts, key=lambda key: -counts[key])
-    return [Unchecked(counts[key], key[1], tuple(laws[key]), len(others[key])) for key in ranked]
+    return [Unchecked(counts[key], key[1], tuple(properties[key]), len(others[key])) for key in ranked]
 
 
 def _alike(reason: str) -> str:
@@ -245,22 +249,22 @@ def table(report: Report) -> Table:
     """The verdicts by property and kernel, and by dtype, in the order of the report."""
     found: dict[tuple[str, str], dict[str, Verdict]] = {}
     for verdict in report.verdicts:
-        found.setdefault((verdict.law, verdict.kernel), {})[verdict.dtype] = verdict
+        found.setdefault((verdict.property_name, verdict.kernel), {})[verdict.dtype] = verdict
     dtypes = tuple(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
-    rows = (Row(law, kernel, tuple(map(row.get, dtypes))) for (law, kernel), row in found.items())
+    rows = (Row(property_name, kernel, tuple(map(row.get, dtypes))) for (property_name, kernel), row in found.items())
     return Table(dtypes, len({kernel for _, kernel in found}) > 1, tuple(rows))
 
 
 def title(failure: Failure) -> str:
     """The title of a fault: what it is, and property, kernel and dtype of its leading verdict."""
     lead = failure.lead
-    return f"{failure.state} {lead.law}, {lead.kernel} in {lead.dtype}"
+    return f"{failure.state} {lead.property_name}, {lead.kernel} in {lead.dtype}"
 
 
 def goals(report: Report) -> list[Goal]:
     """The coverage goals of a run, those with a minimum first."""
-    names = dict.fromkeys([*report.situations_wanted, *report.situations])
-    return [Goal(name, report.situations.get(name, 0), report.situations_wanted.get(name, 0)) for name in names]
+    names = dict.fromkeys([*report.goals_wanted, *report.goals])
+    return [Goal(name, report.goals.get(name, 0), report.goals_wanted.get(name, 0)) for name in names]
 
 
 def device(report: Report) -> str:

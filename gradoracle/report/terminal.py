@@ -191,7 +191,7 @@ def _properties(console: Console, report: Report, rows: Sequence[Row], of: int =
     console.print(_table(report, rows))
     if of > len(rows):
         console.print(Text(f"and {counted(of - len(rows), 'more violated property')} (-v shows all)"))
-    others = len({row.law for row in table(report).rows if row not in rows and row.is_decided}) if left else 0
+    others = len({row.property_name for row in table(report).rows if row not in rows and row.is_decided}) if left else 0
     if others:
         said = "hold (-v lists them)" if others > 1 else "holds (-v shows it)"
         console.print(Text(f"and {counted(others, 'more property')} {said}"))
@@ -209,7 +209,7 @@ def _table(report: Report, rows: Sequence[Row]) -> Grid:
         grid.add_column(f"{dtype}\ncases  worst  b/t", no_wrap=True)
     for row in rows:
         cells = [Text(cell(each), _STYLES[each.status]) if each else Text("") for each in row.verdicts]
-        grid.add_row(row.law, *([row.kernel] if verdicts.has_kernels else []), *cells)
+        grid.add_row(row.property_name, *([row.kernel] if verdicts.has_kernels else []), *cells)
     return grid
 
 
@@ -217,7 +217,7 @@ def _fault(console: Console, report: Report, failure: Failure, wrapped: int | No
     """A fault; ``wrapped``: lines of one text at most, with ``_MOST_WRAPPED_IN_BRIEF`` all of it in brief."""
     lead, known = failure.lead, weight(report, failure)
     red, mark = known is Weight.RED, "!" if lead.status is Status.ERROR else WEIGHTS[known]
-    title = f"{mark} {failure.state.upper()}  {lead.law}"
+    title = f"{mark} {failure.state.upper()}  {lead.property_name}"
     console.print()
     console.print(
         Text.assemble((title, "bold red" if red else "bold"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}")
@@ -268,12 +268,12 @@ def _undecided(console: Console, report: Report) -> None:
     rows = [row for row in table(report).rows if not row.is_decided]
     if not rows:
         return
-    laws = {row.law for row in rows}
-    reasons = [reason for reason in unchecked(report) if laws & set(reason.laws)]
+    properties = {row.property_name for row in rows}
+    reasons = [reason for reason in unchecked(report) if properties & set(reason.properties)]
     console.print()
-    console.print(Text(f"undecided: {counted(len(laws), 'property')}", "bold yellow"))
+    console.print(Text(f"undecided: {counted(len(properties), 'property')}", "bold yellow"))
     for reason in reasons[:_MOST_UNDECIDED]:
-        own = [law for law in reason.laws if law in laws]
+        own = [property_name for property_name in reason.properties if property_name in properties]
         who = own[0] if len(own) == 1 else f"{len(own)} properties, such as {own[0]}"
         _line(console, "", f"{_clipped(console, reason.said)} ({who})")
     if len(reasons) > _MOST_UNDECIDED:
@@ -304,7 +304,7 @@ def _notes(console: Console, report: Report) -> None:
     for verdict in report.verdicts:
         if verdict.status not in FAILING:
             for note in verdict.notes:
-                collected.setdefault(note, []).append(f"{verdict.law} {verdict.dtype}")
+                collected.setdefault(note, []).append(f"{verdict.property_name} {verdict.dtype}")
     notes = list(report.notes)
     for note, who in collected.items():
         more = f" and {len(who) - 3} more" if len(who) > 3 else ""

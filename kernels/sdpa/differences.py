@@ -1,4 +1,4 @@
-"""The HVP by central differences of the VJP: an approximation, kept for the law on how it converges."""
+"""The HVP by central differences of the VJP: an approximation, kept for the property on how it converges."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gradoracle.properties.lightning.algorithms import ALGORITHMS
+from gradoracle.properties.lightning.catalogue import PROPERTIES
 from gradoracle.properties.lightning.definition import lightning
 from gradoracle.properties.lightning.kernels import KERNELS
-from gradoracle.properties.lightning.laws import LAWS
 from gradoracle.properties.lightning.strategy import DIMS, JOINT
 
 from gradoracle.model.family import family
@@ -19,5 +19,5 @@ FAMILY = family(
     dims=DIMS,
     joint=JOINT,
     algorithms=ALGORITHMS,
-    properties=LAWS,
+    properties=PROPERTIES,
 )

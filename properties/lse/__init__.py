@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gradoracle.properties.lse.catalogue import PROPERTIES
 from gradoracle.properties.lse.definition import lse
 from gradoracle.properties.lse.kernels import KERNELS
-from gradoracle.properties.lse.laws import LAWS
 from gradoracle.properties.lse.strategy import DIMS, DOMAINS, JOINT, OPTIONS
 
 from gradoracle.model.family import family
@@ -20,5 +20,5 @@ FAMILY = family(
     joint=JOINT,
     divides={"G": "H"},
     together=[("q_segments", "kv_segments")],
-    properties=LAWS,
+    properties=PROPERTIES,
 )

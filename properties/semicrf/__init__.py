@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gradoracle.properties.semicrf.catalogue import PROPERTIES
 from gradoracle.properties.semicrf.definition import semicrf
 from gradoracle.properties.semicrf.kernels import KERNELS
-from gradoracle.properties.semicrf.laws import LAWS
 from gradoracle.properties.semicrf.readings.scalable import PLAIN, SemiCRF
 from gradoracle.properties.semicrf.strategy import BESIDE_LARGE, DIMS, DOMAINS, JOINT
 
@@ -20,7 +20,7 @@ FAMILY = family(
     joint=JOINT,
     algorithms={PLAIN: {}},
     alternatives=[("transition", "transition_by_duration")],
-    properties=LAWS,
+    properties=PROPERTIES,
     scalable=SemiCRF(),
     beside_large=BESIDE_LARGE,
 )

@@ -70,7 +70,7 @@ from gradoracle.properties.universal.strides import (
     any_layout_of_cotangents_is_right_or_refused,
     any_layout_of_inputs_is_right_or_refused,
 )
-from gradoracle.properties.universal.widening import formula_is_exact_when_widened
+from gradoracle.properties.universal.widening import definition_is_exact_when_widened
 
 from gradoracle.model.property import Property
 
@@ -80,7 +80,7 @@ UNIVERSAL: tuple[Property, ...] = (
     autograd_through_an_explicit_vjp_matches_the_oracle,
     jvp_matches_the_oracle,
     hvp_matches_the_oracle,
-    formula_is_exact_when_widened,
+    definition_is_exact_when_widened,
     integer_outputs_equal_those_of_the_definition,
     finite_where_the_truth_is_finite,
     vjp_and_jvp_are_adjoint,

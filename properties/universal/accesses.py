@@ -15,13 +15,13 @@ from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import Kind
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
 
 _SHOWN = 3
 
 
-@law(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding]:
     """No program accesses memory outside the tensor whose pointer it received.
 
@@ -35,7 +35,7 @@ def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding
     yield from _none_of(evidence, (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE))
 
 
-@law(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
     """No two programs of one launch touch an element that one of them writes, unless atomics do it or order them.
 
@@ -48,7 +48,7 @@ def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
     yield from _none_of(evidence, (Kind.RACE,))
 
 
-@law(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[Finding]:
     """No program loads what it stored, or stores what it loaded, with no barrier between the two.
 
@@ -71,7 +71,7 @@ def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[
         yield from _noted(evidence, Kind.LOADED_AND_STORED, "updates in place", safe)
 
 
-@law(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]:
     """No program stores an element at two lines of the source, or stores it and adds to it atomically, with no barrier
     between the two.
@@ -90,7 +90,7 @@ def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]
         yield from _none_of(evidence, [Kind.STORED_AND_STORED])
 
 
-@law(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=8, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Finding]:
     """No program, and no PyTorch operator, uses memory allocated by torch.empty and never written.
 

@@ -10,11 +10,11 @@ from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
 
 
-@law(extras=("compilations",), scope="kernel", kind=PropertyKind.COMPILATION, severity=Severity.WRONG)
+@property(extras=("compilations",), scope="kernel", kind=PropertyKind.COMPILATION, severity=Severity.WRONG)
 def shared_memory_fits_each_architecture(evidence: Evidence) -> Iterator[Finding]:
     """Each compilation that the kernel names compiles for sm_80, sm_90, sm_100 and sm_120 and fits their shared memory.
 

@@ -17,7 +17,7 @@ from gradoracle.execution.call_errors import REFUSALS, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
 
 _INTERPRETED = ("InterpreterError", "CannotInterpret")  # what the interpreter makes of any error in a program
@@ -41,7 +41,7 @@ class BadArgument:
     values: tuple[str, ...]
 
 
-@law(scope="kernel", kind=PropertyKind.ARGUMENTS, severity=Severity.ROBUSTNESS)
+@property(scope="kernel", kind=PropertyKind.ARGUMENTS, severity=Severity.ROBUSTNESS)
 def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is expected.
 
@@ -82,7 +82,7 @@ def _declares_support(case: Case, kernel: Kernel) -> str | None:
     return "the kernel declares no layouts, and the case has a layout that is not contiguous" if strided else None
 
 
-@law(applies=_declares_support, kind=PropertyKind.SUPPORT, severity=Severity.WRONG)
+@property(applies=_declares_support, kind=PropertyKind.SUPPORT, severity=Severity.WRONG)
 def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
     """Forward and backward accept everything that the kernel declares to support.
 

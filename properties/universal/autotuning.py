@@ -18,7 +18,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
 
 
@@ -26,7 +26,7 @@ def _is_autotuned(case: Case, kernel: Kernel) -> str | None:
     return None if autotuners(kernel) else "the kernel's module has no autotuned Triton kernel"
 
 
-@law(
+@property(
     needs=(Derivative.FORWARD, Derivative.VJP),
     applies=all_of(small_enough, _is_autotuned),
     one_in=2,
@@ -53,7 +53,7 @@ def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iter
     yield from evidence.compare(Derivative.VJP, found)
 
 
-@law(
+@property(
     needs=(Derivative.FORWARD, Derivative.VJP),
     applies=all_of(small_enough, _is_autotuned),
     one_in=2,

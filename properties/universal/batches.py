@@ -22,10 +22,10 @@ from torch import Tensor
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import property
 
 
-@law(applies=small_enough, one_in=5)
+@property(applies=small_enough, one_in=5)
 def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Finding]:
     """Permuting the members of a batch, or the heads, permutes outputs and gradients alike, with no other change.
 
@@ -48,7 +48,7 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
     yield from agree(evidence, back, evidence.vjp())
 
 
-@law(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_OUTPUTS)
+@property(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_OUTPUTS)
 def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     """A batch member that is NaN throughout does not change the outputs and gradients of the other members.
 
@@ -87,7 +87,7 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, others, having, label=f", without the last of {dim}")
 
 
-@law(applies=small_enough, one_in=5)
+@property(applies=small_enough, one_in=5)
 def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
     """Appending a member along a dim, where the definition allows it, does not change the results for existing members.
 

@@ -16,10 +16,10 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 
 
-@law(needs=(Derivative.FORWARD,), decisive=True, kind=PropertyKind.ORACLE)
+@property(needs=(Derivative.FORWARD,), decisive=True, kind=PropertyKind.ORACLE)
 def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """The outputs equal those of the definition, within what rounding explains.
 
@@ -32,7 +32,7 @@ def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(Derivative.FORWARD)
 
 
-@law(needs=(Derivative.VJP,), decisive=True, kind=PropertyKind.ORACLE)
+@property(needs=(Derivative.VJP,), decisive=True, kind=PropertyKind.ORACLE)
 def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each gradient J^T g equals that of the definition, within what rounding explains.
 
@@ -51,7 +51,7 @@ def _explicit_vjp(case: Case, kernel: Kernel) -> str | None:
     return None if kernel.vjp is not None else "the kernel has no explicit VJP"
 
 
-@law(needs=(Derivative.VJP,), applies=_explicit_vjp, one_in=2, kind=PropertyKind.ORACLE)
+@property(needs=(Derivative.VJP,), applies=_explicit_vjp, one_in=2, kind=PropertyKind.ORACLE)
 def autograd_through_an_explicit_vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """If outputs require grad although the VJP is explicit, the gradients of autograd equal those of the definition.
 
@@ -63,7 +63,7 @@ def autograd_through_an_explicit_vjp_matches_the_oracle(evidence: Evidence) -> I
     yield from evidence.compare(Derivative.VJP, evidence.by_autograd(Derivative.VJP))
 
 
-@law(needs=(Derivative.JVP,), applies=small_enough, one_in=2, decisive=True, kind=PropertyKind.ORACLE)
+@property(needs=(Derivative.JVP,), applies=small_enough, one_in=2, decisive=True, kind=PropertyKind.ORACLE)
 def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each output tangent J t equals that of the definition, within what rounding explains.
 
@@ -80,7 +80,7 @@ def _explicit_jvp(case: Case, kernel: Kernel) -> str | None:
     return None if kernel.jvp is not None else "the kernel has no explicit JVP"
 
 
-@law(needs=(Derivative.FORWARD,), applies=all_of(small_enough, _explicit_jvp), one_in=4)
+@property(needs=(Derivative.FORWARD,), applies=all_of(small_enough, _explicit_jvp), one_in=4)
 def the_outputs_of_an_explicit_jvp_match_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """The outputs that an explicit JVP returned with the tangents equal those of the definition.
 
@@ -95,7 +95,7 @@ def the_outputs_of_an_explicit_jvp_match_the_oracle(evidence: Evidence) -> Itera
     yield from evidence.compare(Derivative.FORWARD, outputs)
 
 
-@law(needs=(Derivative.HVP,), applies=small_enough, one_in=3, decisive=True, kind=PropertyKind.ORACLE)
+@property(needs=(Derivative.HVP,), applies=small_enough, one_in=3, decisive=True, kind=PropertyKind.ORACLE)
 def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each Hessian-vector product of <g, f> equals that of the definition, within what rounding explains.
 
@@ -108,7 +108,7 @@ def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(Derivative.HVP)
 
 
-@law(needs=(Derivative.JVP,), applies=small_enough, one_in=3)
+@property(needs=(Derivative.JVP,), applies=small_enough, one_in=3)
 def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding]:
     """With a tangent on one input and none, or zero, on all others, output tangents equal those of the definition.
 
@@ -133,7 +133,9 @@ def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding
         yield from agree(alone, partial, alone.tensors(Derivative.JVP), label=f", no tangent but that of {chosen}")
 
 
-@law(needs=(Derivative.VJP,), applies=all_of(small_enough, through_autograd), one_in=2, families=OF_SEVERAL_OUTPUTS)
+@property(
+    needs=(Derivative.VJP,), applies=all_of(small_enough, through_autograd), one_in=2, families=OF_SEVERAL_OUTPUTS
+)
 def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Finding]:
     """With a cotangent on one output and none, or zero, on the others, gradients equal those of the definition.
 
@@ -158,7 +160,7 @@ def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Find
     yield from agree(alone, partial, gradients, label=f", no cotangent but that of {chosen}")
 
 
-@law(needs=(Derivative.FORWARD,))
+@property(needs=(Derivative.FORWARD,))
 def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
     """No output or gradient is infinite or NaN where the truth, rounded to the stored dtype, is finite.
 

@@ -12,10 +12,10 @@ from gradoracle.properties.universal.repetition import own_storage
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import property
 
 
-@law(applies=small_enough, one_in=10)
+@property(applies=small_enough, one_in=10)
 def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     """On a non-default stream the kernel returns the same results, without a synchronisation of the device.
 
@@ -37,7 +37,7 @@ def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, found, expected, exact=exact)
 
 
-@law(applies=small_enough, one_in=10)
+@property(applies=small_enough, one_in=10)
 def second_device_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     """On a GPU that is not the current one the kernel runs, and returns the same results within rounding.
 

@@ -22,7 +22,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.formats import is_in_range
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import law
+from gradoracle.model.property import property
 from gradoracle.oracle.exact.definition import differentiating, transformed
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import arguments
@@ -48,7 +48,7 @@ class Difference:
     direction: Mapping[str, Tensor]
 
 
-@law(applies=all_of(small_enough, every_input_has_a_gradient), one_in=5, derivative=Derivative.VJP)
+@property(applies=all_of(small_enough, every_input_has_a_gradient), one_in=5, derivative=Derivative.VJP)
 def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence: central differences of the kernel's VJP obey error <= C h^2 + floor(h).
 
@@ -106,7 +106,7 @@ def _of_float32(case: Case, kernel: Kernel) -> str | None:
     return None if case.dtype in ("float32", "float64") else "checked in float64, on the cases of float32"
 
 
-@law(
+@property(
     applies=all_of(_of_float32, small_enough, every_input_has_a_gradient, may_take_float64),
     one_in=4,
     derivative=Derivative.VJP,

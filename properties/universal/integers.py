@@ -13,14 +13,14 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.execution.returned import wrong
 from gradoracle.execution.widened import narrowed
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import Families, PropertyKind, law
+from gradoracle.model.property import Families, PropertyKind, property
 from gradoracle.model.reason import Reason
 from gradoracle.oracle.rounding.integers import integers
 
 OF_INTEGERS = Families("every family with an integer output", lambda family: bool(family.signature.whole))
 
 
-@law(applies=small_enough, families=OF_INTEGERS, kind=PropertyKind.ORACLE)
+@property(applies=small_enough, families=OF_INTEGERS, kind=PropertyKind.ORACLE)
 def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterator[Finding]:
     """Each integer output equals that of the definition, where rounding cannot change it.
 

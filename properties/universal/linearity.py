@@ -18,12 +18,12 @@ from gradoracle.model import hashing, layouts
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.formats import FORMATS, is_in_range
-from gradoracle.model.property import law
+from gradoracle.model.property import property
 
 MARGIN = 1.0 / 16  # a kernel may meet underflow at values that much above where the definition does
 
 
-@law(applies=all_of(small_enough, every_input_has_a_gradient), one_in=4, derivative=Derivative.JVP)
+@property(applies=all_of(small_enough, every_input_has_a_gradient), one_in=4, derivative=Derivative.JVP)
 def vjp_and_jvp_are_adjoint(evidence: Evidence) -> Iterator[Finding]:
     """<g, J t> = <J^T g, t>: the kernel's JVP and VJP are transposes of one another.
 
@@ -40,7 +40,7 @@ def vjp_and_jvp_are_adjoint(evidence: Evidence) -> Iterator[Finding]:
     yield _inner_products(evidence, "<g, J t> - <J^T g, t>", parts, weights, outputs)
 
 
-@law(applies=all_of(small_enough, every_input_has_a_gradient), one_in=3, derivative=Derivative.HVP)
+@property(applies=all_of(small_enough, every_input_has_a_gradient), one_in=3, derivative=Derivative.HVP)
 def hvp_is_symmetric(evidence: Evidence) -> Iterator[Finding]:
     """<u, H t> = <t, H u> for two tangents t and u.
 
@@ -59,7 +59,7 @@ def hvp_is_symmetric(evidence: Evidence) -> Iterator[Finding]:
     yield _inner_products(evidence, "<u, H t> - <t, H u>", parts, weights, len(others))
 
 
-@law(applies=small_enough, one_in=5, derivative=Derivative.VJP)
+@property(applies=small_enough, one_in=5, derivative=Derivative.VJP)
 def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
     """J^T (2 g) = 2 J^T g, to the last bit where determinism is claimed and nothing underflows.
 

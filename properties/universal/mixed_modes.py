@@ -24,7 +24,7 @@ from gradoracle.execution.second_order import (
 )
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
 
 _SILENT = (
@@ -34,7 +34,7 @@ _SILENT = (
 _APPLIES = all_of(small_enough, every_input_has_a_gradient, through_autograd)
 
 
-@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6, families=OF_SEVERAL_PRIMALS)
+@property(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6, families=OF_SEVERAL_PRIMALS)
 def hvp_of_some_inputs_alone(evidence: Evidence) -> Iterator[Finding]:
     """If only some inputs require grad, their Hessian-vector products equal those with the other inputs held fixed.
 
@@ -58,7 +58,7 @@ def hvp_of_some_inputs_alone(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)
+@property(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)
 def reverse_over_forward_gives_hvp_and_vjp(evidence: Evidence) -> Iterator[Finding]:
     """The gradient of <g, J t> is the Hessian-vector product in the inputs, and the VJP in the tangents.
 
@@ -73,7 +73,7 @@ def reverse_over_forward_gives_hvp_and_vjp(evidence: Evidence) -> Iterator[Findi
     yield from evidence.compare(Derivative.VJP, gradients)
 
 
-@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=5)
+@property(needs=(Derivative.HVP,), applies=_APPLIES, one_in=5)
 def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     """The tangent of the gradients along t is the Hessian-vector product.
 
@@ -88,7 +88,7 @@ def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@law(needs=(Derivative.JVP,), applies=_APPLIES, one_in=6)
+@property(needs=(Derivative.JVP,), applies=_APPLIES, one_in=6)
 def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Iterator[Finding]:
     """The gradient of <J^T g, t> in the cotangents g is J t.
 
@@ -101,7 +101,7 @@ def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Itera
     yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))
 
 
-@law(
+@property(
     applies=all_of(small_enough, through_autograd),
     scope="kernel",
     kind=PropertyKind.SUPPORT,

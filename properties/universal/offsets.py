@@ -21,7 +21,7 @@ from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess
 from gradoracle.execution.widened import laid
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
-from gradoracle.model.property import law
+from gradoracle.model.property import property
 
 FAR = 1 << 31  # elements
 NEARBY = "the same where no offset passes 2^31: a stride is ignored"
@@ -30,7 +30,7 @@ _ASKED = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 on
 
 
-@law(applies=small_enough, one_in=5, cause="offset")
+@property(applies=small_enough, one_in=5, cause="offset")
 def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     """Tensors that reach past element 2^31 of their storage do not change the results, in any derivative of the kernel.
 

@@ -21,11 +21,11 @@ from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model import layouts
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
 
 
-@law(applies=small_enough, one_in=4, kind=PropertyKind.REPETITION, severity=Severity.WRONG)
+@property(applies=small_enough, one_in=4, kind=PropertyKind.REPETITION, severity=Severity.WRONG)
 def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     """A second run returns the same bits where determinism is claimed, and the same values within rounding elsewhere.
 
@@ -39,7 +39,7 @@ def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, again.vjp(), evidence.vjp(), exact=evidence.kernel.deterministic)
 
 
-@law(applies=small_enough, one_in=5, kind=PropertyKind.REPETITION, severity=Severity.WRONG)
+@property(applies=small_enough, one_in=5, kind=PropertyKind.REPETITION, severity=Severity.WRONG)
 def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     """The result of a call depends neither on earlier calls nor on whose memory its arguments reuse.
 
@@ -66,7 +66,7 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
 
 
-@law(
+@property(
     applies=all_of(small_enough, through_autograd),
     one_in=5,
     kind=PropertyKind.REPETITION,
@@ -91,7 +91,9 @@ def backward_twice_with_retain_graph_gives_the_same(evidence: Evidence) -> Itera
     yield from agree(evidence, second, first, exact=evidence.kernel.deterministic)
 
 
-@law(applies=all_of(small_enough, through_autograd), one_in=5, families=OF_SEVERAL_PRIMALS, derivative=Derivative.VJP)
+@property(
+    applies=all_of(small_enough, through_autograd), one_in=5, families=OF_SEVERAL_PRIMALS, derivative=Derivative.VJP
+)
 def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -> Iterator[Finding]:
     """A gradient is the same whichever other inputs require one.
 
@@ -112,7 +114,7 @@ def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -
         yield from agree(evidence, part, {name: whole[name] for name in part}, label=label)
 
 
-@law(applies=all_of(small_enough, has_block_configurations), one_in=5)
+@property(applies=all_of(small_enough, has_block_configurations), one_in=5)
 def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
     """The results of each block configuration equal those of the kernel's own choice, within the rounding of both.
 

@@ -17,14 +17,14 @@ from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.guard_memory import differing_bits, is_poison, storage_bytes
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 
 _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
 
-@law(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
     """Every element of an output, gradient, tangent or product is written; none keeps what torch.empty allocated.
 
@@ -42,7 +42,7 @@ def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
             yield exactly(name, left.bool().cpu(), said, lost=True, axes=evidence.axes(name))
 
 
-@law(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
     """Nothing is written before or behind a tensor that the kernel allocated.
 
@@ -58,7 +58,7 @@ def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
         yield exactly(f"memory of {call}", bool(found), "; ".join(found[:3]))
 
 
-@law(rank=9, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
+@property(rank=9, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
 def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     """No call changes a bit of its inputs, cotangents and tangents, or of the storage around them.
 
@@ -85,7 +85,7 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
             yield _unchanged(f"{prefix}{name}", tensor, original[name], sample.changes.get(f"{prefix}{name}"))
 
 
-@law(
+@property(
     applies=all_of(small_enough, through_autograd),
     one_in=5,
     kind=PropertyKind.MEMORY,

@@ -13,14 +13,14 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import layouts
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import PropertyKind, property
 
 OTHERS = tuple(name for name in layouts.LAYOUTS if name != "contiguous")
 
 Group = Callable[[Sample, Callable[[Tensor], Tensor]], Sample]
 
 
-@law(applies=small_enough, one_in=3, kind=PropertyKind.LAYOUT)
+@property(applies=small_enough, one_in=3, kind=PropertyKind.LAYOUT)
 def any_layout_of_inputs_is_right_or_refused(evidence: Evidence) -> Iterator[Finding]:
     """Inputs in any layout (transposed, sliced, strided, expanded, offset) give the same results as contiguous ones.
 
@@ -35,7 +35,7 @@ def any_layout_of_inputs_is_right_or_refused(evidence: Evidence) -> Iterator[Fin
     yield from _same_in_another_layout(evidence, "inputs", _inputs)
 
 
-@law(applies=small_enough, one_in=2, kind=PropertyKind.LAYOUT)
+@property(applies=small_enough, one_in=2, kind=PropertyKind.LAYOUT)
 def any_layout_of_cotangents_is_right_or_refused(evidence: Evidence) -> Iterator[Finding]:
     """Cotangents in any layout (transposed, sliced, strided, expanded, offset) give the results of contiguous ones.
 

@@ -21,7 +21,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.hashing import integers
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property, PropertyKind, law
+from gradoracle.model.property import Property, PropertyKind, property
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 
@@ -32,8 +32,10 @@ def _narrower(case: Case, kernel: Kernel) -> str | None:
     return "float64 cannot be widened" if case.dtype == "float64" else small_enough(case, kernel)
 
 
-@law(needs=(Derivative.FORWARD,), applies=_narrower, one_in=3, kind=PropertyKind.FORMULA, severity=Severity.WRONG)
-def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
+@property(
+    needs=(Derivative.FORWARD,), applies=_narrower, one_in=3, kind=PropertyKind.DEFINITION, severity=Severity.WRONG
+)
+def definition_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     """With every float in float64 the kernel gives the definition's values, within the rounding of float64.
 
     Holds because: a correct formula, mask and index give the definition in exact arithmetic; what is left in float64
@@ -58,7 +60,7 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
                 yield from _judged(evidence, _compared(derivative, derived))
     if own := _of_an_entry_point(evidence):
         with suppress(Unavailable, Refused, CannotWiden):
-            yield from _judged(evidence, own.law)
+            yield from _judged(evidence, own.judge)
 
 
 def _compared(

@@ -16,7 +16,7 @@ from false_alarms import upper_bound
 
 from gradoracle.model.errors import UsageError
 
-LAWS = (campaign.LAWS, campaign.WIDENED)
+PROPERTIES = (campaign.PROPERTIES, campaign.WIDENED)
 LINES = [line.name for line in campaign.LINES]
 WRONG = """
 import torch
@@ -51,7 +51,7 @@ def test_a_printed_rate_is_never_below_the_bound() -> None:
 
 def verdict(dtype: str = "float32", **fields: Any) -> dict[str, Any]:
     return {
-        "law": "forward_matches_the_oracle",
+        "property": "forward_matches_the_oracle",
         "kernel": "k",
         "dtype": dtype,
         "status": "holds",
@@ -115,7 +115,7 @@ def test_shards_add_up_and_devices_are_lines_of_their_own(tmp_path: Path) -> Non
         ("lse_shipped", "cpu", 200, 180, 360),
         ("lse_shipped", "cuda", 100, 90, 180),
     ]
-    text = false_alarms.markdown(found, LAWS)
+    text = false_alarms.markdown(found, PROPERTIES)
     assert "| lse_shipped | cpu | 200 | 180 | 1 | 360 | 0 | 1.7e-02 |" in text
     assert "0 alarms on 360 judged cases of 3 lines." in text and "## Alarms" not in text
     assert (
@@ -148,9 +148,9 @@ def test_widened_runs_stand_beside_those_of_their_line_and_in_place_of_none(tmp_
     file = tmp_path / "campaigns.csv"
     recorded(file, "lse_shipped")
     recorded(file, "lse_shipped", "cuda")
-    worst = verdict(law=campaign.WIDENED, worst_in_sigma=3.21, cases_held=40)
+    worst = verdict(property=campaign.WIDENED, worst_in_sigma=3.21, cases_held=40)
     shown = {"case": "case:1 lse cpu float16 N=3", "pooled": False}
-    broken = verdict("float16", law=campaign.WIDENED, status="violated", cases_violated=2, counterexample=shown)
+    broken = verdict("float16", property=campaign.WIDENED, status="violated", cases_violated=2, counterexample=shown)
     cut = {"widened": True, "cases_run": 50, "cases_judged": 48}
     for name in ("lse_shipped", "lse_upcast"):
         recorded(file, name, "cpu", (1, 1), worst, broken, **cut, cases_alarming=2)
@@ -162,7 +162,7 @@ def test_widened_runs_stand_beside_those_of_their_line_and_in_place_of_none(tmp_
         ("lse_shipped on cuda", 90, 0),
         ("lse_upcast widened on cpu", 48, 0),
     ]
-    text = false_alarms.markdown(found, LAWS)
+    text = false_alarms.markdown(found, PROPERTIES)
     assert "0 alarms on 180 judged cases of 2 lines; 2 alarms on 96 widened cases of 2 lines." in text
     assert "| lse_shipped | cpu | 100 | 90 | 1 | 180 | 0 | 3.3e-02 | 48 | 2 | 3.2 |" in text
     assert "| lse_shipped | cuda | 100 | 90 | 1 | 180 | 0 | 3.3e-02 |  |  |  |" in text
@@ -175,7 +175,7 @@ def test_widened_runs_stand_beside_those_of_their_line_and_in_place_of_none(tmp_
 
 def test_a_cut_run_and_a_missing_shard_are_said(tmp_path: Path) -> None:
     recorded(tmp_path / "rows.csv", "lse_shipped", "cpu", (2, 3), cases_run=40, cases_judged=38)
-    text = false_alarms.markdown(totals(tmp_path / "rows.csv"), LAWS)
+    text = false_alarms.markdown(totals(tmp_path / "rows.csv"), PROPERTIES)
     assert "| 40 of 100 (1 of 3 shards) | 38 |" in text
     assert "- lse_shipped on cpu was cut: 40 of 100 planned cases ran." in text
     assert "- lse_shipped on cpu lacks the shards 1/3, 3/3." in text
@@ -187,7 +187,7 @@ def test_alarms_are_reported_by_property_and_case_and_raise_the_bound(tmp_path: 
     pooled = verdict("float16", status="violated", counterexample={"case": "case:1 lse cpu float16", "pooled": True})
     recorded(tmp_path / "rows.csv", "lse_shipped", "cpu", (1, 1), broken, pooled, cases_alarming=2)
     (total,) = totals(tmp_path / "rows.csv")
-    text = false_alarms.markdown([total], LAWS)
+    text = false_alarms.markdown([total], PROPERTIES)
     assert "| 2 and 1 pooled | 6.9e-02 |" in text
     assert "float32: violated (2 cases): `case:1 lse cpu float32 N=3`" in text
     assert "float16: violated (pooled): `case:1 lse cpu float16`" in text
@@ -210,7 +210,7 @@ def test_older_runs_count_the_least_that_was_judged_and_the_most_that_alarmed(tm
     verdicts = [
         verdict(tensors_compared=None),
         verdict(
-            tensors_compared=None, law="vjp_matches_the_oracle", cases_held=94, cases_violated=1, status="violated"
+            tensors_compared=None, property="vjp_matches_the_oracle", cases_held=94, cases_violated=1, status="violated"
         ),
         verdict("float16", tensors_compared=None, cases_held=5, cases_crashed=2, status="crashed"),
     ]
@@ -364,7 +364,7 @@ def test_a_wrong_kernel_is_an_alarm_with_its_case_and_a_correct_one_is_none(tmp_
     fused, eager = totals(rows)
     assert (fused.parts[0].line, fused.alarming, fused.judged) == ("sdpa_fused", 0, 3)
     assert 0 < eager.alarming <= eager.judged == 3 and eager.tensors
-    text = false_alarms.markdown([fused, eager], LAWS)
+    text = false_alarms.markdown([fused, eager], PROPERTIES)
     assert f"violated ({eager.parts[0].alarms[0].violated} cases): `case:" in text and "kernel.py:wrong cpu" in text
     assert (tmp_path / "campaign_sdpa_eager.txt").read_text().startswith("gradoracle ")
     full = json.loads((tmp_path / "campaign_sdpa_eager.json").read_text())

@@ -42,7 +42,7 @@ def test_committed_checks_belong_to_the_committed_kernels_and_are_green(family: 
 def report(**fields: Any) -> dict[str, Any]:
     verdicts = [{"status": "holds"}, {"status": "holds"}, {"status": "not checked"}]
     environment = {"gradoracle": "0.1.0", "gpu": "NVIDIA H200, CUDA 13.0", "commit": "abc"}
-    own = {"seed": 0, "cases_planned": 200, "cases_run": 200, "laws_checked": 2, "exit_code": 0}
+    own = {"seed": 0, "cases_planned": 200, "cases_run": 200, "properties_checked": 2, "exit_code": 0}
     times = {"seconds_compiling": 800.0, "longest_compilation": 14.0}
     return {**own, **times, "verdicts": verdicts, "environment": environment, **fields}
 

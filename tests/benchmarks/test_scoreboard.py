@@ -245,7 +245,7 @@ BUGS = (Bug("tripled", "owner/repository#1", tripled, right, "", "forward_matche
 """
 
 
-def test_real_bugs_are_judged_by_their_law_and_by_the_rules_and_known_the_next_time(tmp_path):
+def test_real_bugs_are_judged_by_their_property_and_by_the_rules_and_known_the_next_time(tmp_path):
     folder = tmp_path / "bugs"
     folder.mkdir()
     (folder / "twice.py").write_text(BUGS)
@@ -280,8 +280,8 @@ def test_faults_that_mutate_scored_are_tried_and_known_the_next_time(tmp_path, m
     chosen = choose(everyone, 120, 0)
     negated = next(each for each in chosen if each.operator == "result negated" and each.function == "store_rows")
     faults = [
-        {"mutant": key, "fate": fate, "law": law, "seconds": 2.0}
-        for key, fate, law in (
+        {"mutant": key, "fate": fate, "property": property_name, "seconds": 2.0}
+        for key, fate, property_name in (
             (negated.key, "killed", "vjp_matches_the_oracle"),
             (next(each.key for each in chosen if each.key != negated.key), "equivalent", ""),
         )
@@ -331,9 +331,9 @@ def test_the_record_of_this_folder_is_that_of_the_last_run(tmp_path, monkeypatch
     with pytest.raises(UsageError, match=r"lse.jsonl is missing; run gradoracle mutate lse first"):
         mutations("lse", None)
     lines = [
-        {"mark": "old", "mutant": "a", "fate": "killed", "law": "x", "seconds": 1.0},
-        {"mark": "new", "mutant": "b", "fate": "survived", "law": "", "seconds": 1.0},
-        {"mark": "new", "mutant": "b", "fate": "equivalent", "law": "", "seconds": 1.0},
+        {"mark": "old", "mutant": "a", "fate": "killed", "property": "x", "seconds": 1.0},
+        {"mark": "new", "mutant": "b", "fate": "survived", "property": "", "seconds": 1.0},
+        {"mark": "new", "mutant": "b", "fate": "equivalent", "property": "", "seconds": 1.0},
     ]
     file = tmp_path / ".gradoracle" / "mutation" / "lse.jsonl"
     file.parent.mkdir(parents=True)

@@ -73,13 +73,15 @@ def judged(module: Any, bug: Bug, subject: Any, examples: int) -> Report:
     dims |= dict(parse_sizes(f"{dim}={size}") for dim, size in bug.dims.items())
     where = target(module, subject)
     return check(
-        Request(where, bug.family or None, device="cpu", property=bug.law, dims=dims, examples=examples, workers=0)
+        Request(
+            where, bug.family or None, device="cpu", property=bug.property_name, dims=dims, examples=examples, workers=0
+        )
     )
 
 
 @pytest.fixture(autouse=True)
 def without_shrinking(monkeypatch):
-    """The first case that violates a law is enough here."""
+    """The first case that violates a property is enough here."""
     monkeypatch.setattr(minimise, "SHRINK_SECONDS", 0.0)
 
 
@@ -90,17 +92,17 @@ def without_shrinking(monkeypatch):
         *(slow(*place, EXAMPLES, id=f"{place[1].name}-more") for place in CAUGHT if place[1].name not in MORE),
     ],
 )
-def test_its_law_catches_the_bug_and_the_correct_kernel_holds(module, bug, examples):
+def test_its_property_catches_the_bug_and_the_correct_kernel_holds(module, bug, examples):
     right = judged(module, bug, bug.right, examples)
     assert {verdict.status for verdict in right.verdicts} == {Status.HOLDS}
     assert not any(verdict.cases_refused or verdict.cases_crashed for verdict in right.verdicts)
     wrong = judged(module, bug, bug.wrong, examples)
     found = [verdict for verdict in wrong.verdicts if verdict.status is Status.VIOLATED]
-    assert [verdict.law for verdict in found] == [bug.law] * len(found) and found
+    assert [verdict.property_name for verdict in found] == [bug.property_name] * len(found) and found
     lines = [verdict.counterexample.case for verdict in found]
     assert all(target(module, bug.wrong) in line for line in lines)
     lines = [line.replace(target(module, bug.wrong), target(module, bug.right)) for line in lines]
-    same = [replay(line, property=bug.law, workers=0).verdicts[0].status for line in lines]
+    same = [replay(line, property=bug.property_name, workers=0).verdicts[0].status for line in lines]
     assert Status.HOLDS in same and set(same) <= {Status.HOLDS, Status.NOT_CHECKED}
 
 

@@ -126,7 +126,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
 
 
 def checked(kernel: str, saved: str, **fields: Any) -> Report:
-    request = {"device": "cpu", "workers": 0, "inputs": saved, "property": "[fvi]*_*", **fields}
+    request = {"device": "cpu", "workers": 0, "inputs": saved, "property": "[dfvi]*_*", **fields}
     return check(Request(f"{FILE}:{kernel}", **request))
 
 
@@ -139,15 +139,19 @@ def saved(tmp_path: Path) -> str:
 
 def test_the_correct_kernel_holds_on_saved_tensors(saved: str) -> None:
     report = checked("right", saved)
-    found = {verdict.law: verdict for verdict in report.verdicts}
-    assert report.exit_code == 0 and report.cases_run == 1 and report.situations == {}
-    for law in ("forward_matches_the_oracle", "vjp_matches_the_oracle", "inputs_and_cotangents_are_unmodified"):
-        assert found[law].status is Status.HOLDS and found[law].cases_held == 1
+    found = {verdict.property_name: verdict for verdict in report.verdicts}
+    assert report.exit_code == 0 and report.cases_run == 1 and report.goals == {}
+    for property_name in (
+        "forward_matches_the_oracle",
+        "vjp_matches_the_oracle",
+        "inputs_and_cotangents_are_unmodified",
+    ):
+        assert found[property_name].status is Status.HOLDS and found[property_name].cases_held == 1
 
 
 def test_a_wrong_kernel_is_violated_by_the_worst_case_and_its_command_reproduces_it(saved: str) -> None:
     report = checked("has_a_wrong_backward", saved, seed=2)
-    (verdict,) = [v for v in report.verdicts if v.law == "vjp_matches_the_oracle"]
+    (verdict,) = [v for v in report.verdicts if v.property_name == "vjp_matches_the_oracle"]
     assert verdict.status is Status.VIOLATED and verdict.counterexample is not None and report.exit_code == 1
     wrong = [f for f in verdict.counterexample.findings if f.outcome.value == "violated"]
     assert [(f.tensor, f.rule, f.elements) for f in wrong] == [("dw", "worst case", 40)]

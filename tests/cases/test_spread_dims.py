@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gradoracle.cases.coverage import situations, wanted_situations
+from gradoracle.cases.coverage import goals_of, wanted_goals
 from gradoracle.cases.sample import build
 from gradoracle.cases.saved_tensors import saved_case
 from gradoracle.cases.shrinking import shrink
@@ -70,17 +70,17 @@ def test_cases_have_none_to_three_dims_of_the_same_sizes_in_every_tensor() -> No
 
 
 def test_each_number_of_dims_is_a_coverage_goal() -> None:
-    wanted = wanted_situations(picked, KERNEL, ("float32",), 120)
+    wanted = wanted_goals(picked, KERNEL, ("float32",), 120)
     met = {f"*batch is {text}" for text in ("0 dims", "1 dim", "2 dims", "3 dims")}
     assert met <= set(wanted)
     assert "batch2 has a tail" in wanted
     two = Case("picked", {"batch0": 2, "batch1": 1, "T": 3})
-    assert {"*batch is 2 dims", "batch1 = 1"} <= situations(picked, KERNEL, two)
+    assert {"*batch is 2 dims", "batch1 = 1"} <= goals_of(picked, KERNEL, two)
     one = Kernel("one", "picked", picked, dims={"*batch": choices(0, 1)}, outside=True)
-    narrow = wanted_situations(picked, one, ("float32",), 120)
+    narrow = wanted_goals(picked, one, ("float32",), 120)
     assert "*batch is 2 dims" not in narrow and "batch1 = 1" not in narrow and "batch0 = 1" in narrow
     goals = {name for case in stream(picked, KERNEL, dtypes=("float32",), examples=120)
-             for name in situations(picked, KERNEL, case)}  # fmt: skip
+             for name in goals_of(picked, KERNEL, case)}  # fmt: skip
     assert set(wanted) <= goals
 
 
@@ -188,12 +188,12 @@ def right(x, w):
     return normed(x, w)
 """
     report = checked(tmp_path, NORMED + wrong, property="*d_matches_the_oracle", examples=12)
-    verdicts = {(v.kernel, v.law): v for v in report.verdicts}
+    verdicts = {(v.kernel, v.property_name): v for v in report.verdicts}
     assert verdicts["right", "forward_matches_the_oracle"].status is Status.HOLDS
     found = verdicts["wrong", "forward_matches_the_oracle"]
     assert found.status is Status.VIOLATED and found.counterexample is not None
     assert dict(parse(found.counterexample.case)[2].dims) == {"batch0": 1, "batch1": 1, "N": 1}
-    assert set(report.situations) >= {"*batch is 0 dims", "*batch is 2 dims"}
+    assert set(report.goals) >= {"*batch is 0 dims", "*batch is 2 dims"}
 
 
 def test_every_universal_property_holds_on_a_right_kernel_of_any_number_of_dims(tmp_path: Path) -> None:

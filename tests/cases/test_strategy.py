@@ -1,4 +1,4 @@
-"""Strategies: one fixed stream, every situation reached and counted, shrinking that ends in a small case."""
+"""Strategies: one fixed stream, every goal reached and counted, shrinking that ends in a small case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from places import TESTS
 
 from gradoracle.cases.case_space import case_space
-from gradoracle.cases.coverage import FULL_RUN, situations, wanted_situations
+from gradoracle.cases.coverage import FULL_RUN, goals_of, wanted_goals
 from gradoracle.cases.hypothesis_backend import Provider, drawing
 from gradoracle.cases.hypothesis_strategy import cases
 from gradoracle.cases.sample import build
@@ -39,12 +39,12 @@ def digest(run: list[Case]) -> str:
 
 
 def counted(subject: Any, kernel: Kernel, run: list[Case]) -> Counter[str]:
-    return Counter(name for case in run for name in situations(subject, kernel, case))
+    return Counter(name for case in run for name in goals_of(subject, kernel, case))
 
 
 def short_of(subject: Any, kernel: Kernel, run: list[Case], examples: int) -> set[str]:
     counts = counted(subject, kernel, run)
-    expected = wanted_situations(subject, kernel, kernel.dtypes or subject.dtypes, examples)
+    expected = wanted_goals(subject, kernel, kernel.dtypes or subject.dtypes, examples)
     return {name for name, count in expected.items() if counts[name] < count}
 
 
@@ -67,7 +67,7 @@ def test_every_coverage_goal_is_reached(subject: Any, kernel: Kernel, seed: int)
 
 
 def test_the_coverage_goals_are_those_of_the_design() -> None:
-    expected = wanted_situations(attention, FLASH, attention.dtypes, 126)
+    expected = wanted_goals(attention, FLASH, attention.dtypes, 126)
     named = "T < M, T > M, D < Dv, D > Dv, T > 100 000, T has 3 tiles, causal = True, scale = 0.25, scale = None"
     assert set(named.split(", ")) <= set(expected)
     assert {"joint logits 1e4", "blocks auto", "blocks small", "dtype float16"} <= set(expected)
@@ -76,27 +76,27 @@ def test_the_coverage_goals_are_those_of_the_design() -> None:
     assert {f"recipe {name}" for name in (*recipes.RECIPES, "normal:p")} <= set(expected)
     assert {f"{role} {name}" for role in ("input", "cotangent") for name in layouts.LAYOUTS} <= set(expected)
     assert "M > 100 000" not in expected and "B has 3 tiles" not in expected
-    others = wanted_situations(lookup, LOOKUP, lookup.dtypes, 126)
+    others = wanted_goals(lookup, LOOKUP, lookup.dtypes, 126)
     assert {"bias given", "bias absent", "recipe collisions", "recipe index", "T > 100 000"} <= set(others)
 
 
 def test_each_block_configuration_has_several_batch_members_and_tiles() -> None:
     goals = [f"blocks {name}, several batch members and tiles" for name in ("small", "big")]
     tiled = replace(FLASH, tiles=lambda dtype, dims, blocks, order, arguments: {"T": FLASH.blocks[blocks], "M": 16})
-    assert not set(goals) & set(wanted_situations(attention, FLASH, attention.dtypes, 126))  # its tiles are not known
-    assert set(goals) <= set(wanted_situations(attention, tiled, attention.dtypes, 126))
+    assert not set(goals) & set(wanted_goals(attention, FLASH, attention.dtypes, 126))  # its tiles are not known
+    assert set(goals) <= set(wanted_goals(attention, tiled, attention.dtypes, 126))
     run = stream(attention, tiled, examples=126, seed=0)
     assert not short_of(attention, tiled, run, 126)
     for goal, rows in zip(goals, (33, 129), strict=True):
-        met = [case for case in run if goal in situations(attention, tiled, case)]
+        met = [case for case in run if goal in goals_of(attention, tiled, case)]
         assert all(case.dims["B"] > 1 and case.dims["T"] >= rows and case.dims["M"] >= 33 for case in met)
-    assert not set(goals) & set(wanted_situations(attention, tiled, attention.dtypes, 126, {"B": sizes(1, 1)}))
+    assert not set(goals) & set(wanted_goals(attention, tiled, attention.dtypes, 126, {"B": sizes(1, 1)}))
     long = replace(FLASH, tiles=lambda dtype, dims, blocks, order, arguments: {"T": 64 * FLASH.blocks[blocks]})
-    assert not set(goals) & set(wanted_situations(attention, long, attention.dtypes, 126))
+    assert not set(goals) & set(wanted_goals(attention, long, attention.dtypes, 126))
 
 
 def test_what_a_kernel_cannot_have_is_no_coverage_goal() -> None:
-    expected = set(wanted_situations(attention, NARROW, ("bfloat16",), 126))
+    expected = set(wanted_goals(attention, NARROW, ("bfloat16",), 126))
     assert not expected & {
         "T has a tail",
         "T = 1",
@@ -107,7 +107,7 @@ def test_what_a_kernel_cannot_have_is_no_coverage_goal() -> None:
         "D < Dv",
     }
     assert {"B has a tail", "T < M", "D > Dv", "causal = True", "T has 3 tiles"} <= expected
-    fixed = wanted_situations(attention, PLAIN, ("float32",), 126, {"T": sizes(1, 16), "M": choices(64)})
+    fixed = wanted_goals(attention, PLAIN, ("float32",), 126, {"T": sizes(1, 16), "M": choices(64)})
     assert not set(fixed) & {"T > M", "T > 100 000", "T has 3 tiles", "M has a tail"} and "T < M" in fixed
 
 
@@ -128,28 +128,28 @@ def test_what_a_kernel_cannot_have_is_no_coverage_goal() -> None:
         lambda case: case.draw("q").recipe == "normal:100",
     ],
 )
-def test_a_stream_that_misses_a_situation_is_noticed(misses: Callable[[Case], bool]) -> None:
+def test_a_stream_that_misses_a_goal_is_noticed(misses: Callable[[Case], bool]) -> None:
     run = stream(attention, FLASH, examples=126, seed=0)
     assert not short_of(attention, FLASH, run, 126)
     assert short_of(attention, FLASH, [case for case in run if not misses(case)], 126)
 
 
-def test_situations_look_at_what_the_tensors_are() -> None:
+def test_goals_look_at_what_the_tensors_are() -> None:
     dims = {"B": 1, "H": 2, "T": 33, "D": 16, "M": 129, "Dv": 17}
     case = Case("attention", dims, draws={"q": Draw("normal:3", "transposed"), "do": Draw("ties", "expanded")})
-    found = situations(attention, FLASH, case)
+    found = goals_of(attention, FLASH, case)
     held = "B = 1, T has a tail, M has 3 tiles, T < M, D < Dv, recipe normal:p, recipe ties, recipe normal, blocks auto"
     places = "input transposed, cotangent expanded, input contiguous, scale = None, causal = False"
     assert {*held.split(", "), *places.split(", ")} <= found
     others = "D has a tail, T has 3 tiles, T > M, cotangent contiguous, input expanded, blocks small"
     assert not set(others.split(", ")) & found
     narrow = replace(case, dims={**dims, "T": 1})  # exchanging a dim of one element changes nothing
-    assert "input transposed" not in situations(attention, FLASH, narrow)
+    assert "input transposed" not in goals_of(attention, FLASH, narrow)
 
 
 def test_short_runs_promise_dtypes_only() -> None:
-    assert wanted_situations(attention, PLAIN, ("float32", "float16"), 5) == {"dtype float32": 1, "dtype float16": 1}
-    assert wanted_situations(attention, PLAIN, ("float32", "float16"), 1) == {}
+    assert wanted_goals(attention, PLAIN, ("float32", "float16"), 5) == {"dtype float32": 1, "dtype float16": 1}
+    assert wanted_goals(attention, PLAIN, ("float32", "float16"), 1) == {}
 
 
 @pytest.mark.parametrize(("subject", "kernel"), SUBJECTS, ids=IDS)
@@ -180,10 +180,10 @@ def test_on_a_gpu_a_few_cases_are_larger_still() -> None:
     dims = {**lookup.dims, "T": sizes(1, 200, large=150_000, large_on_gpu=1_048_576)}
     subject = replace(lookup, dims=dims).on("cuda")
     drawn = stream(subject, LOOKUP, examples=FULL_RUN)
-    expected = wanted_situations(subject, LOOKUP, subject.dtypes, FULL_RUN)
+    expected = wanted_goals(subject, LOOKUP, subject.dtypes, FULL_RUN)
     assert expected["T > 100 000"] == expected["T > 1 000 000"] == 1
     assert {case.dims["T"] for case in drawn} & {1_048_575, 1_048_576}
-    assert "T > 1 000 000" not in wanted_situations(replace(lookup, dims=dims), LOOKUP, lookup.dtypes, FULL_RUN)
+    assert "T > 1 000 000" not in wanted_goals(replace(lookup, dims=dims), LOOKUP, lookup.dtypes, FULL_RUN)
 
 
 def test_what_a_large_size_is_repeated_for_is_there_once() -> None:

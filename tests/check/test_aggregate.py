@@ -11,7 +11,7 @@ import pytest
 from gradoracle.check.aggregate import Aggregate, complete, undecided, verdict_of
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding, Outcome, Pool
-from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
@@ -24,8 +24,8 @@ def finding(outcome: Outcome = Outcome.HOLDS, **fields: Any) -> Finding:
     return Finding("y", outcome, "local", **fields)
 
 
-def added(*results: LawResult) -> Aggregate:
-    """A tally of one law on so many cases."""
+def added(*results: PropertyResult) -> Aggregate:
+    """A tally of one property on so many cases."""
     tally = Aggregate(lambda kernel, case: case.line(f"file.py:{kernel}", "cuda"))
     for case, result in zip(CASES, results, strict=False):
         tally.add(CaseResult("k", case, (result,)))
@@ -33,7 +33,7 @@ def added(*results: LawResult) -> Aggregate:
 
 
 def left(tally: Aggregate, *decisive: str) -> list[str]:
-    """What is undecided of these laws, as sentences that hold their reason."""
+    """What is undecided of these properties, as sentences that hold their reason."""
     found = undecided(tally.sums, decisive)
     assert all(each.reason in each.sentence for each in found)
     return [each.sentence for each in found]
@@ -44,12 +44,12 @@ def verdict(tally: Aggregate, counterexamples: Any = None) -> Verdict:
     return found
 
 
-HOLDS = LawResult("law", Status.HOLDS, (finding(error=0.5, error_in_sigma=2.0, sensitivity=1e-3),))
-VIOLATED = LawResult("law", Status.VIOLATED, (finding(Outcome.VIOLATED, error=3.0, error_in_sigma=24.0),))
-CRASHED = LawResult("law", Status.CRASHED, reason="vjp: exited with code 3")
-REFUSED = LawResult("law", Status.REFUSED, reason="ValueError: no")
-LEFT = LawResult(
-    "law", Status.NOT_CHECKED, (finding(Outcome.NOT_CHECKED, message="budget too wide"),), "budget too wide"
+HOLDS = PropertyResult("property", Status.HOLDS, (finding(error=0.5, error_in_sigma=2.0, sensitivity=1e-3),))
+VIOLATED = PropertyResult("property", Status.VIOLATED, (finding(Outcome.VIOLATED, error=3.0, error_in_sigma=24.0),))
+CRASHED = PropertyResult("property", Status.CRASHED, reason="vjp: exited with code 3")
+REFUSED = PropertyResult("property", Status.REFUSED, reason="ValueError: no")
+LEFT = PropertyResult(
+    "property", Status.NOT_CHECKED, (finding(Outcome.NOT_CHECKED, message="budget too wide"),), "budget too wide"
 )
 
 
@@ -64,7 +64,7 @@ LEFT = LawResult(
         ([LEFT, LEFT], Status.NOT_CHECKED),
     ],
 )
-def test_the_worst_status_that_says_something_is_the_verdict(results: list[LawResult], status: Status) -> None:
+def test_the_worst_status_that_says_something_is_the_verdict(results: list[PropertyResult], status: Status) -> None:
     found = verdict(added(*results))
     assert found.status is status
     counts = (
@@ -79,8 +79,8 @@ def test_reasons_and_worst_errors_are_counted() -> None:
     assert (found.worst_error, found.worst_in_sigma, found.sensitivity) == (3.0, 24.0, 1e-3)
 
 
-def test_cases_are_judged_or_alarm_once_whatever_their_laws_say() -> None:
-    def case(*results: LawResult) -> CaseResult:
+def test_cases_are_judged_or_alarm_once_whatever_their_properties_say() -> None:
+    def case(*results: PropertyResult) -> CaseResult:
         return CaseResult("k", CASES[0], results)
 
     tally = Aggregate()
@@ -91,24 +91,24 @@ def test_cases_are_judged_or_alarm_once_whatever_their_laws_say() -> None:
 
 
 def test_an_infinite_error_is_no_worst_error() -> None:
-    exact = LawResult("law", Status.VIOLATED, (finding(Outcome.VIOLATED, error=float("inf")),))
+    exact = PropertyResult("property", Status.VIOLATED, (finding(Outcome.VIOLATED, error=float("inf")),))
     assert verdict(added(HOLDS, exact)).worst_error == 0.5
 
 
 def test_the_first_failing_case_of_each_verdict_is_kept() -> None:
     tally = added(HOLDS, CRASHED, VIOLATED, VIOLATED)
     assert [(key, status, case) for key, status, case, _ in tally.failing()] == [
-        (("law", "k", "float32"), Status.VIOLATED, CASES[2])
+        (("property", "k", "float32"), Status.VIOLATED, CASES[2])
     ]
     assert [(status, case) for _, status, case, _ in added(HOLDS, CRASHED).failing()] == [(Status.CRASHED, CASES[1])]
     assert not list(added(HOLDS, LEFT, REFUSED).failing())
     shown = Counterexample("case:1 ...", ())
-    assert verdict(tally, {("law", "k", "float32"): shown}).counterexample is shown
+    assert verdict(tally, {("property", "k", "float32"): shown}).counterexample is shown
 
 
 def test_a_verdict_that_is_owed_and_has_no_case_is_not_checked() -> None:
     tally = Aggregate()
-    tally.expect("law", "k", "float32")
+    tally.expect("property", "k", "float32")
     assert (verdict(tally).status, verdict(tally).reasons) == (
         Status.NOT_CHECKED,
         {"it applies to no case of this run": 0},
@@ -116,49 +116,51 @@ def test_a_verdict_that_is_owed_and_has_no_case_is_not_checked() -> None:
 
 
 def test_a_tensor_that_no_case_decides_is_named() -> None:
-    assert left(added(LEFT, LEFT), "law") == ["y of law could not be decided on any float32 case of k: budget too wide"]
-    assert left(added(LEFT, HOLDS), "law") == []
-    assert left(added(LEFT, VIOLATED), "law") == []
-    assert left(added(LEFT, LEFT)) == [], "only decisive laws must decide every tensor"
+    assert left(added(LEFT, LEFT), "property") == [
+        "y of property could not be decided on any float32 case of k: budget too wide"
+    ]
+    assert left(added(LEFT, HOLDS), "property") == []
+    assert left(added(LEFT, VIOLATED), "property") == []
+    assert left(added(LEFT, LEFT)) == [], "only decisive properties must decide every tensor"
 
 
-def test_a_reason_that_several_laws_share_is_said_once() -> None:
+def test_a_reason_that_several_properties_share_is_said_once() -> None:
     lacking = "the rounding reading has no rule for the operator aten.i0.default"
-    lacks = {name: LawResult(name, Status.NOT_CHECKED, reason=lacking) for name in ("one", "two")}
-    other = LawResult("three", Status.NOT_CHECKED, reason="no rule for the operator aten.special_i1.default")
-    tally, laws = Aggregate(), ("one", "two", "three")
+    lacks = {name: PropertyResult(name, Status.NOT_CHECKED, reason=lacking) for name in ("one", "two")}
+    other = PropertyResult("three", Status.NOT_CHECKED, reason="no rule for the operator aten.special_i1.default")
+    tally, properties = Aggregate(), ("one", "two", "three")
     for dtype, results in (("float32", [*lacks.values(), other]), ("bfloat16", [*lacks.values()])):
         tally.add(CaseResult("k", Case("f", {"N": 1}, dtype), tuple(results)))
-    assert left(tally, *laws) == [
+    assert left(tally, *properties) == [
         f"2 properties (one, two) could not be decided on any float32 or bfloat16 case of k: {lacking}",
         "three could not be decided on any float32 case of k: no rule for the operator aten.special_i1.default",
     ]
-    tally.add(CaseResult("k", CASES[0], (LawResult("two", Status.HOLDS, HOLDS.findings),)))
+    tally.add(CaseResult("k", CASES[0], (PropertyResult("two", Status.HOLDS, HOLDS.findings),)))
     assert (
-        left(tally, *laws)[0]
+        left(tally, *properties)[0]
         == f"2 properties (one, two) could not be decided on any float32 or bfloat16 case of k: {lacking}"
     )
-    assert left(Aggregate(), *laws) == []
+    assert left(Aggregate(), *properties) == []
 
 
 def test_a_backward_that_always_refuses_is_owed_where_the_forward_was_judged() -> None:
-    refused = LawResult("vjp", Status.REFUSED, reason="RuntimeError: modified by an inplace operation")
+    refused = PropertyResult("vjp", Status.REFUSED, reason="RuntimeError: modified by an inplace operation")
     tally = Aggregate()
     tally.add(CaseResult("k", CASES[0], (HOLDS, refused)))
-    assert left(tally, "law", "vjp") == [
+    assert left(tally, "property", "vjp") == [
         f"vjp could not be decided on any float32 case of k: refused: {refused.reason}"
     ]
-    tally.add(CaseResult("k", CASES[1], (HOLDS, LawResult("vjp", Status.HOLDS, HOLDS.findings))))
-    assert left(tally, "law", "vjp") == []
+    tally.add(CaseResult("k", CASES[1], (HOLDS, PropertyResult("vjp", Status.HOLDS, HOLDS.findings))))
+    assert left(tally, "property", "vjp") == []
     unsupported = Aggregate()
     unsupported.add(CaseResult("k", CASES[0], (REFUSED, refused)))
-    assert left(unsupported, "law", "vjp") == [], "a dtype that the kernel does not take"
+    assert left(unsupported, "property", "vjp") == [], "a dtype that the kernel does not take"
 
 
-def slanted(slope: float) -> LawResult:
+def slanted(slope: float) -> PropertyResult:
     """A tensor within its budget whose errors all lean one way by so much."""
     pool = Pool(1000, 1000.0, (1000.0,) * 16, slope * 1e12, 1e12, tuple((-1) ** i * 1e-7 * 1e12 for i in range(16)))
-    return LawResult("law", Status.HOLDS, (finding(error=0.9, pool=pool),))
+    return PropertyResult("property", Status.HOLDS, (finding(error=0.9, pool=pool),))
 
 
 def test_what_each_case_explains_and_all_together_do_not_is_violated_with_a_line_that_can_be_read() -> None:
@@ -174,7 +176,7 @@ def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come(
     """Nor on the part of the plan that has them: counts, reasons and first cases are those of the stream."""
     cases = [Case("f", {"N": size}) for size in range(1, 9)]
     told = [HOLDS, LEFT, VIOLATED, REFUSED, CRASHED, VIOLATED, HOLDS, LEFT]
-    results = [CaseResult("k", case, (law,)) for case, law in zip(cases, told, strict=True)]
+    results = [CaseResult("k", case, (property_name,)) for case, property_name in zip(cases, told, strict=True)]
 
     def of(some: list[CaseResult]) -> Aggregate:
         found = Aggregate(place=lambda kernel, case: cases.index(case))
@@ -182,7 +184,7 @@ def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come(
             found.add(each)
         return found
 
-    key, whole = ("law", "k", "float32"), of(results)
+    key, whole = ("property", "k", "float32"), of(results)
     for seed in range(10):
         mixed = list(results)
         random.Random(seed).shuffle(mixed)
@@ -191,13 +193,19 @@ def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come(
         assert again.telling(key) == whole.telling(key)
         parts = of(mixed[:3]).sums[key] + of(mixed[3:]).sums[key]
         assert verdict_of(parts, None) == verdict(whole) and parts.held == whole.sums[key].held
-        assert undecided({key: parts}, ["law"]) == undecided(whole.sums, ["law"])
+        assert undecided({key: parts}, ["property"]) == undecided(whole.sums, ["property"])
 
 
 def test_the_first_case_without_a_gradient_is_that_of_the_stream_whatever_its_outputs() -> None:
     """Cases that return other outputs are said in other words, and count together."""
-    said = [LawResult("law", Status.NOT_CHECKED, (), f"the output {x}", why=Reason.DETACHED) for x in ("y", "y, z")]
-    results = [CaseResult("k", case, (law,)) for case, law in zip(CASES, (HOLDS, *said, *said), strict=False)]
+    said = [
+        PropertyResult("property", Status.NOT_CHECKED, (), f"the output {x}", why=Reason.DETACHED)
+        for x in ("y", "y, z")
+    ]
+    results = [
+        CaseResult("k", case, (property_name,))
+        for case, property_name in zip(CASES, (HOLDS, *said, *said), strict=False)
+    ]
     for seed in range(10):
         random.Random(seed).shuffle(results)
         tally = Aggregate(place=lambda _, case: CASES.index(case))
@@ -225,11 +233,11 @@ def test_a_property_is_known_to_be_wrong_only_after_the_case_that_shows_it() -> 
     wrong, precise = (replace(VIOLATED, severity=each) for each in (Severity.WRONG, Severity.PRECISION))
     places = {case: place for place, case in enumerate(CASES)}
     tally = Aggregate(place=lambda _, case: places[replace(case, dtype="float32")])
-    for place, result in ((4, precise), (5, wrong), (6, replace(precise, law="other"))):
+    for place, result in ((4, precise), (5, wrong), (6, replace(precise, property_name="other"))):
         tally.add(CaseResult("k", CASES[place], (result,)))
-    jobs = {place: Job("k", case, ("law", "other")) for place, case in enumerate(CASES)}
+    jobs = {place: Job("k", case, ("property", "other")) for place, case in enumerate(CASES)}
     assert [place for place, job in jobs.items() if tally.wrong_before(job)] == [6, 7]
-    assert tally.wrong_before(jobs[7]) == {"law"}
+    assert tally.wrong_before(jobs[7]) == {"property"}
     last = jobs[7]
     assert not tally.wrong_before(replace(last, kernel="other"))
     assert not tally.wrong_before(replace(last, case=replace(last.case, dtype="bfloat16")))

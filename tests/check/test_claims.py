@@ -140,7 +140,7 @@ def test_the_line_says_what_is_known_of_each_derivative(kernel: str, code: int, 
 def test_a_claim_of_the_request_replaces_that_of_the_kernel() -> None:
     narrow = report_of("silent", claims=FIRST_ORDER)
     assert line(narrow, "silent").endswith("JVP - not claimed  HVP - not claimed")
-    names = {verdict.law for verdict in narrow.verdicts}
+    names = {verdict.property_name for verdict in narrow.verdicts}
     higher = ("jvp", "hvp_m", "hvp_is", "forward_over", "reverse_over", "an_absent")
     assert not any(name.startswith(higher) for name in names)
     wide = report_of("silent", claims=("forward", "vjp", "hvp"))
@@ -155,7 +155,7 @@ def test_an_error_in_what_is_not_claimed_is_of_robustness_and_says_the_mend() ->
 
 def test_outputs_that_require_grad_on_some_cases_alone_are_wrong_on_the_others() -> None:
     report = report_of("sometimes")
-    (verdict,) = [each for each in report.verdicts if each.law == "vjp_matches_the_oracle"]
+    (verdict,) = [each for each in report.verdicts if each.property_name == "vjp_matches_the_oracle"]
     assert verdict.status is Status.VIOLATED and verdict.severity is Severity.WRONG and report.exit_code == 1
     assert verdict.counterexample is not None and "N=5" in verdict.counterexample.case
     assert "it does not require grad, as it does on other cases" in verdict.counterexample.message

@@ -149,12 +149,12 @@ def test_an_operator_without_a_derivative_is_a_usage_error(run: Run) -> None:
 
 
 def test_an_operator_without_forward_mode_is_not_checked(run: Run) -> None:
-    law = ("--property", "hvp_finite_difference_convergence")
+    property_name = ("--property", "hvp_finite_difference_convergence")
     definition = "return x * torch.cdist(x, x + 1).sum()"
-    code, out, _ = run(definition, definition, words=law)
+    code, out, _ = run(definition, definition, words=property_name)
     assert code == 4 and "cannot be traced at mine.py, line 9: NotImplementedError: Trying to use forward AD" in out
     assert "expected operators that PyTorch differentiates twice, in reverse and in forward mode" in out
-    code, out, _ = run("return x * x.sum()", "return x * x.sum()", words=law)
+    code, out, _ = run("return x * x.sum()", "return x * x.sum()", words=property_name)
     assert code == 0 and "every checked property holds" in out
 
 

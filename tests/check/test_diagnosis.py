@@ -12,13 +12,13 @@ from places import TESTS
 from gradoracle.check import minimise
 from gradoracle.check.diagnosis.diagnosis import Symptom, diagnose, of_results, of_verdicts
 from gradoracle.check.faults import diagnosed, grouped
-from gradoracle.check.properties import universal_laws
+from gradoracle.check.properties import universal_properties
 from gradoracle.check.run import check, replay
 from gradoracle.model.causes import CAUSES
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import UNKNOWN
 from gradoracle.model.finding import Finding, Formula, Outcome
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Request
@@ -40,7 +40,7 @@ def checked(kernel: str, property: str = NUMBERS, examples: int = 12) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "laws", "cause", "evidence"),
+    ("kernel", "properties", "cause", "evidence"),
     [
         ("sign", NUMBERS, "sign", "with the sign of dk changed"),
         ("ratio", NUMBERS, "ratio", "if dq is multiplied by sqrt(D)"),
@@ -51,9 +51,9 @@ def checked(kernel: str, property: str = NUMBERS, examples: int = 12) -> Report:
     ],
 )
 def test_an_edit_of_the_definition_that_two_cases_show_is_named(
-    kernel: str, laws: str, cause: str, evidence: str
+    kernel: str, properties: str, cause: str, evidence: str
 ) -> None:
-    report = checked(kernel, laws)
+    report = checked(kernel, properties)
     (found, *_) = failures(report)
     assert (found.diagnosis.cause, found.diagnosis.sentence) == (cause, CAUSES[cause]), found.diagnosis
     assert evidence in found.diagnosis.evidence
@@ -68,9 +68,9 @@ def test_no_edit_of_the_definition_no_cause(kernel: str) -> None:
     assert "  likely " not in render([report], "terminal")
 
 
-@pytest.mark.parametrize("laws", [NUMBERS, "[fvo]*_[mp]*"])
-def test_the_correct_kernel_holds_on_the_same_laws(laws: str) -> None:
-    report = checked("right", laws)
+@pytest.mark.parametrize("properties", [NUMBERS, "[fvo]*_[mp]*"])
+def test_the_correct_kernel_holds_on_the_same_properties(properties: str) -> None:
+    report = checked("right", properties)
     assert report.exit_code == 0 and not failures(report)
     assert diagnose(of_verdicts(report.verdicts)) == UNKNOWN
 
@@ -79,7 +79,7 @@ def test_one_case_names_nothing() -> None:
     (found, *_) = failures(checked("sign"))
     assert found.diagnosis.cause == "sign" and found.lead.counterexample is not None
     (again, *_) = failures(replay(found.lead.counterexample.case, property=NUMBERS, workers=0))
-    assert again.lead.law == found.lead.law and again.diagnosis == UNKNOWN
+    assert again.lead.property_name == found.lead.property_name and again.diagnosis == UNKNOWN
 
 
 def test_the_terminal_report_and_json_show_it_once_a_fault() -> None:
@@ -87,7 +87,10 @@ def test_the_terminal_report_and_json_show_it_once_a_fault() -> None:
     said = f"  likely   {CAUSES['sign']}; "
     assert render([report], "terminal").count(said) == len(failures(report)) == 1
     (fault,) = json.loads(render([report], "json"))["reports"][0]["faults"]
-    assert fault["diagnosis"]["cause"] == "sign" and fault["verdicts"][0]["law"] == failures(report)[0].lead.law
+    assert (
+        fault["diagnosis"]["cause"] == "sign"
+        and fault["verdicts"][0]["property"] == failures(report)[0].lead.property_name
+    )
 
 
 def finding(tensor: str = "o", **fields: object) -> Finding:
@@ -96,13 +99,13 @@ def finding(tensor: str = "o", **fields: object) -> Finding:
     return Finding(tensor, Outcome.VIOLATED, "local", 9.0, **{"elements": 64, "derivative": derivative, **fields})
 
 
-LAWS = {law.name: law for law in universal_laws()}
+PROPERTIES = {prop.name: prop for prop in universal_properties()}
 SIGN, TERM = Formula("with the sign of s changed", "sign"), Formula("without s", "term")
 
 
-def broken(law: str, *findings: Finding, formula: Formula | None = None) -> Symptom:
-    own = LAWS[law]
-    return Symptom(law, own.kind, own.cause, findings or (finding(),), formula or Formula())
+def broken(property_name: str, *findings: Finding, formula: Formula | None = None) -> Symptom:
+    own = PROPERTIES[property_name]
+    return Symptom(property_name, own.kind, own.cause, findings or (finding(),), formula or Formula())
 
 
 OFFSETS = "offsets_past_2_31_give_the_same"
@@ -112,7 +115,7 @@ FACTS = ["programs_of_a_launch_do_not_race", "runs_are_bit_identical", "any_layo
 @pytest.mark.parametrize(
     ("cause", "symptoms"),
     [
-        *(("", [broken(law), broken(FORWARD, formula=SIGN)]) for law in FACTS),
+        *(("", [broken(property_name), broken(FORWARD, formula=SIGN)]) for property_name in FACTS),
         ("", [broken(VJP, finding("dq", malformed=True), formula=SIGN)]),
         ("sign", [broken(FORWARD, formula=SIGN)]),
         ("sign", [broken(FORWARD, formula=SIGN), broken(FORWARD), broken(FORWARD, formula=SIGN)]),
@@ -135,21 +138,24 @@ def test_a_cause_is_named_where_what_is_wrong_first_has_one(cause: str, symptoms
 def test_lost_precision_has_no_cause(severity: Severity, cause: str) -> None:
     shown = Counterexample("c", (finding(),), formula=SIGN)
     verdict = Verdict(FORWARD, "k", "float32", Status.VIOLATED, counterexample=shown)
-    verdict.severity, verdict.kind = severity, LAWS[FORWARD].kind
+    verdict.severity, verdict.kind = severity, PROPERTIES[FORWARD].kind
     (fault,) = diagnosed(grouped([verdict]), [verdict])
     assert fault.diagnosis.cause == cause
 
 
 def test_the_results_of_several_cases_are_one_symptom_a_property() -> None:
-    held = LawResult(FORWARD, Status.HOLDS, (replace(finding(), outcome=Outcome.HOLDS),))
-    wrong = LawResult(VJP, Status.VIOLATED, (replace(finding("dv"), outcome=Outcome.HOLDS), finding("dk")))
-    unchecked = LawResult("no_memory_is_left_unwritten", Status.NOT_CHECKED, reason="needs a GPU")
+    held = PropertyResult(FORWARD, Status.HOLDS, (replace(finding(), outcome=Outcome.HOLDS),))
+    wrong = PropertyResult(VJP, Status.VIOLATED, (replace(finding("dv"), outcome=Outcome.HOLDS), finding("dk")))
+    unchecked = PropertyResult("no_memory_is_left_unwritten", Status.NOT_CHECKED, reason="needs a GPU")
     results = [replace(wrong, formulas=(TERM, SIGN)), held, replace(wrong, formulas=(SIGN,)), unchecked]
-    (symptom,) = of_results(results, LAWS)
-    assert (symptom.law, len(symptom.findings), symptom.formula) == (VJP, 2, SIGN)
-    assert diagnose([symptom]).cause == "sign" and diagnose(of_results(results[:2], LAWS)) == UNKNOWN
+    (symptom,) = of_results(results, PROPERTIES)
+    assert (symptom.property_name, len(symptom.findings), symptom.formula) == (VJP, 2, SIGN)
+    assert diagnose([symptom]).cause == "sign" and diagnose(of_results(results[:2], PROPERTIES)) == UNKNOWN
 
 
-def test_what_laws_point_at_is_a_cause() -> None:
-    laws = [*universal_laws(), *(law for target in shipped().values() for law in target.family.properties)]
-    assert {law.cause for law in laws} - {""} <= set(CAUSES)
+def test_what_properties_point_at_is_a_cause() -> None:
+    properties = [
+        *universal_properties(),
+        *(prop for target in shipped().values() for prop in target.family.properties),
+    ]
+    assert {prop.cause for prop in properties} - {""} <= set(CAUSES)

@@ -20,8 +20,10 @@ FILE = TESTS / "check" / "eight_bits.py"
 DTYPES = ("float8_e4m3fn", "float8_e5m2")
 
 
-def checked(name: str, law: str = "forward_matches_the_oracle", examples: int = 40, **others: object) -> Report:
-    fields = {"property": law, "examples": examples, "dtypes": DTYPES, **others}
+def checked(
+    name: str, property_name: str = "forward_matches_the_oracle", examples: int = 40, **others: object
+) -> Report:
+    fields = {"property": property_name, "examples": examples, "dtypes": DTYPES, **others}
     return check(Request(f"{FILE}:{name}", None, device="cpu", workers=0, **fields))
 
 
@@ -45,10 +47,10 @@ def test_a_planted_mistake_is_violated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["right", "with_gradients"])
 def test_every_property_takes_8_bits(name: str) -> None:
-    report = checked(name, law="*", examples=60)
+    report = checked(name, property_name="*", examples=60)
     assert report.exit_code == 0
-    assert not {v.law for v in report.verdicts if v.status not in (Status.HOLDS, Status.NOT_CHECKED)}
-    assert len({v.law for v in report.verdicts if v.status is Status.HOLDS}) >= 3
+    assert not {v.property_name for v in report.verdicts if v.status not in (Status.HOLDS, Status.NOT_CHECKED)}
+    assert len({v.property_name for v in report.verdicts if v.status is Status.HOLDS}) >= 3
 
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e5m2])

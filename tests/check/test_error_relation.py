@@ -61,7 +61,7 @@ def test_the_same_infinity_as_the_truth_agrees_and_anything_else_is_wrong():
 
 def test_an_element_that_an_infinity_enters_is_not_checked_further():
     def judged(got, expression):
-        return related("law", expression, [part(got, INFINITE)], scale=lambda o: o.abs() + 1, continuous=True)
+        return related("property", expression, [part(got, INFINITE)], scale=lambda o: o.abs() + 1, continuous=True)
 
     found = judged(INFINITE.float(), lambda o: o - torch.tensor([1.0, 2.0, 5.0, 7.0], dtype=torch.float64))
     assert (found.outcome, found.elements, found.undecided) == (Outcome.HOLDS, 2, 2)

@@ -14,7 +14,7 @@ from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import examine
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.check.setup import Setup, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.check.worker import entry
@@ -25,7 +25,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import Job
-from gradoracle.model.property import law
+from gradoracle.model.property import property
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
@@ -48,8 +48,8 @@ def evidence(setup: Setup = SETUP, case: Case = CASE) -> Evidence:
 def does(*steps: Any) -> Any:
     """A property that yields findings and raises exceptions in this order."""
 
-    @law()
-    def some_law(evidence: Any) -> Iterator[Any]:
+    @property()
+    def some_property(evidence: Any) -> Iterator[Any]:
         """Something holds.
 
         Holds because: it does.
@@ -61,7 +61,7 @@ def does(*steps: Any) -> Any:
                 raise step
             yield step
 
-    return some_law
+    return some_property
 
 
 @pytest.mark.parametrize(
@@ -82,32 +82,32 @@ def does(*steps: Any) -> Any:
         ([RIGHT, Crashed("vjp: exited")], Status.CRASHED),
     ],
 )
-def test_what_a_law_does_becomes_a_status(steps: list[Any], status: Status) -> None:
-    result = judge_law(does(*steps), evidence())
+def test_what_a_property_does_becomes_a_status(steps: list[Any], status: Status) -> None:
+    result = judge_property(does(*steps), evidence())
     assert result.status is status
     assert (status in (Status.REFUSED, Status.NOT_CHECKED, Status.CRASHED)) == bool(result.reason)
     assert (status is Status.VIOLATED) == any(f.outcome is Outcome.VIOLATED for f in result.findings)
 
 
-def test_a_law_that_checks_nothing_is_an_error() -> None:
-    result = judge_law(does(), evidence())
+def test_a_property_that_checks_nothing_is_an_error() -> None:
+    result = judge_property(does(), evidence())
     assert result.status is Status.ERROR
     assert result.reason == "EmptyCheck: the property applies to the case but checked nothing"
 
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError("its own"), RuntimeError("its own"), KeyError("its own")])
-def test_what_a_law_raises_is_an_error_of_that_law_alone_and_hides_no_violation(raised: Exception) -> None:
-    result = judge_law(does(raised), evidence())
+def test_what_a_property_raises_is_an_error_of_that_property_alone_and_hides_no_violation(raised: Exception) -> None:
+    result = judge_property(does(raised), evidence())
     assert result.status is Status.ERROR and "its own" in result.reason and type(raised).__name__ in result.trace
-    assert judge_law(does(WRONG, raised), evidence()).status is Status.VIOLATED
+    assert judge_property(does(WRONG, raised), evidence()).status is Status.VIOLATED
 
 
 def test_a_lost_device_ends_the_case_with_what_is_known() -> None:
     family, kernels, _ = subjects(SETUP)
     subject, oracle = KernelRunner(family, kernels["right"]), Oracle(family)
-    laws = [does(RIGHT), does(DeviceLost("vjp", "RuntimeError: CUDA error: gone")), does(RIGHT)]
+    properties = [does(RIGHT), does(DeviceLost("vjp", "RuntimeError: CUDA error: gone")), does(RIGHT)]
     with pytest.raises(Poisoned) as caught:
-        examine(Job("right", CASE, ()), subject, oracle, laws, "cpu")
+        examine(Job("right", CASE, ()), subject, oracle, properties, "cpu")
     assert caught.value.how == "RuntimeError: CUDA error: gone"
     assert [r.status for r in caught.value.value.results] == [Status.HOLDS, Status.CRASHED]
     assert caught.value.value.lost == "vjp"
@@ -116,9 +116,9 @@ def test_a_lost_device_ends_the_case_with_what_is_known() -> None:
 def test_calls_that_crash_or_are_barred_are_not_made() -> None:
     told: list[tuple[Any, ...]] = []
     work = entry(Setup(f"{FILE}:right", None, "cpu", "auto", {}, {}, call_seconds=7.0))
-    laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "jvp_matches_the_oracle")
+    properties = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "jvp_matches_the_oracle")
     crashes, barred = (Reason.ENDED, "vjp: exited with code 3"), (Reason.BARRED, "jvp was not called again")
-    job = Job("right", CASE, laws, crashes={"vjp": crashes}, barred={"jvp": barred})
+    job = Job("right", CASE, properties, crashes={"vjp": crashes}, barred={"jvp": barred})
     found = work(job, lambda *message: told.append(message))
     assert [(r.status, r.why, r.reason) for r in found.results] == [
         (Status.HOLDS, None, ""),
@@ -126,7 +126,9 @@ def test_calls_that_crash_or_are_barred_are_not_made() -> None:
         (Status.NOT_CHECKED, Reason.BARRED, "jvp was not called again"),
     ]
     assert told == [("forward", 7.0), (None, None)]
-    found = work(Job("right", CASE, laws, barred={"*": (Reason.BARRED, "left")}), lambda *message: told.append(message))
+    found = work(
+        Job("right", CASE, properties, barred={"*": (Reason.BARRED, "left")}), lambda *message: told.append(message)
+    )
     assert {(r.status, r.reason) for r in found.results} == {(Status.NOT_CHECKED, "left")} and len(told) == 2
 
 
@@ -187,11 +189,11 @@ def test_a_violation_that_another_preset_explains_says_so(tmp_path: Path) -> Non
 
 
 def test_no_severity_is_found_of_what_is_known_to_be_wrong() -> None:
-    laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
+    properties = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
     work = entry(Setup(f"{FILE}:gives_nan", None, "cpu", "auto", {}, {}))
     known = frozenset({"vjp_matches_the_oracle"})
-    job = Job("gives_nan", CASE, laws, explained=True, known_wrong=known)
-    found = {each.law: each for each in work(job, lambda *_: None).results}
+    job = Job("gives_nan", CASE, properties, explained=True, known_wrong=known)
+    found = {each.property_name: each for each in work(job, lambda *_: None).results}
     assert found["forward_matches_the_oracle"].severity is Severity.WRONG
     assert (
         found["vjp_matches_the_oracle"].status is Status.VIOLATED and found["vjp_matches_the_oracle"].severity is None

@@ -88,7 +88,7 @@ def test_the_merged_report_is_that_of_one_process(tmp_path: Path, kernel: str, s
     whole = check(asked)
     (merged,) = merge(sharded(tmp_path, asked, 3))
     assert told(merged) == told(whole)
-    assert list(merged.situations) == list(whole.situations), "in the order of the stream"
+    assert list(merged.goals) == list(whole.goals), "in the order of the stream"
     assert status in {verdict.status for verdict in merged.verdicts} and merged.exit_code == whole.exit_code
     assert merged.shard is None and "shard" not in json.dumps(told(merged)["verdicts"])
 
@@ -99,25 +99,21 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
     assert told(one) == told(other)
 
 
-def test_a_situation_that_a_shard_misses_and_the_whole_meets_is_met(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_goal_that_a_shard_misses_and_the_whole_meets_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "CASES_ON_CPU", 16)
-    monkeypatch.setattr(
-        planning, "wanted_situations", lambda *args, **more: {"B = 1": 2, "recipe ramp": 1, "no such": 3}
-    )
+    monkeypatch.setattr(planning, "wanted_goals", lambda *args, **more: {"B = 1": 2, "recipe ramp": 1, "no such": 3})
     asked = request("right", "*", examples=None)
     files = sharded(tmp_path, asked, 8)
     whole = check(asked)
     alone = [json.loads(file.read_text())["reports"][0]["inconclusive"] for file in files]
     (merged,) = merge(files)
-    assert told(merged) == told(whole) and merged.situations_wanted["no such"] == 3
+    assert told(merged) == told(whole) and merged.goals_wanted["no such"] == 3
     assert any(name in text for said in alone for text in said for name in ("'B = 1'", "'recipe ramp'"))
     assert "coverage goal 'no such' has 0 cases, 3 expected" in merged.inconclusive()
     assert not any(name in text for text in merged.inconclusive() for name in ("'B = 1'", "'recipe ramp'"))
 
 
-def test_a_law_that_no_case_of_a_shard_decides_is_decided_by_the_whole(tmp_path: Path) -> None:
+def test_a_property_that_no_case_of_a_shard_decides_is_decided_by_the_whole(tmp_path: Path) -> None:
     asked = request("right", FORWARD, examples=4, require=("forward_*",))
     files = sharded(tmp_path, asked, 8)  # of 4 cases: half of the shards have none
     alone = json.loads(files[-1].read_text())["reports"][0]

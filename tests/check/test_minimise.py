@@ -24,7 +24,7 @@ from gradoracle.execution import environment
 from gradoracle.model.case import Case, parse
 from gradoracle.model.dims import sizes
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Request, Silent
 from gradoracle.report.failure import failures
@@ -83,10 +83,10 @@ def test_shrinking_ends_before_the_fault_has_nearly_vanished() -> None:
     assert dict(parse(found.case)[2].dims)["B"] == 1 and found.shrunk_from
 
 
-def result(*findings: tuple[str, float, bool]) -> LawResult:
+def result(*findings: tuple[str, float, bool]) -> PropertyResult:
     wrong = (Finding(name, Outcome.VIOLATED, "local", error, lost=lost) for name, error, lost in findings)
     held = (Finding("dv", Outcome.HOLDS, "local", 0.5),)
-    return LawResult("law", Status.VIOLATED if findings else Status.HOLDS, (*wrong, *held))
+    return PropertyResult("property", Status.VIOLATED if findings else Status.HOLDS, (*wrong, *held))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,17 @@ def test_a_smaller_case_counts_if_it_shows_the_fault_as_plainly(
     assert as_plain(result(*smaller), result(*first)) is expected
 
 
-def test_all_laws_that_one_call_breaks_show_one_small_case_and_the_first_of_them_leads() -> None:
+def test_all_properties_that_one_call_breaks_show_one_small_case_and_the_first_of_them_leads() -> None:
     report = checked("exits", "[fin]*m*", workers=0)
     broken = [v for v in report.verdicts if v.status is Status.CRASHED]
     broken = [v for v in broken if shown(v).message.startswith("forward called")]
-    assert {v.law for v in broken} >= {FORWARD, "inputs_and_cotangents_are_unmodified", "no_memory_is_left_unwritten"}
+    assert {v.property_name for v in broken} >= {
+        FORWARD,
+        "inputs_and_cotangents_are_unmodified",
+        "no_memory_is_left_unwritten",
+    }
     assert len({shown(v).case for v in broken}) == 1
-    assert failures(report)[0].lead.law == FORWARD, "the law of the highest rank says no more of a crash"
+    assert failures(report)[0].lead.property_name == FORWARD, "the property of the highest rank says no more of a crash"
 
 
 def test_a_crash_of_another_kind_is_not_what_is_made_smaller() -> None:
@@ -169,9 +173,11 @@ def test_what_all_cases_show_together_is_shown_again_by_all_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A slope of 2.5e-8 of float32, which no case of at most 40 elements decides by itself."""
-    file, law = tmp_path / "leans.py", "forward_matches_the_oracle"
+    file, property_name = tmp_path / "leans.py", "forward_matches_the_oracle"
     file.write_text(LEANS.replace("SLOPE", "2.5e-8"))
-    request = Request(str(file), dtypes=("float32",), dims={"N": sizes(1, 40)}, examples=60, property=law, workers=0)
+    request = Request(
+        str(file), dtypes=("float32",), dims={"N": sizes(1, 40)}, examples=60, property=property_name, workers=0
+    )
     found = shown(check(request).verdicts[0])
     assert found.pooled and [finding.rule for finding in found.findings] == ["bias"]
     assert "the error is +2." in found.findings[0].message
@@ -265,11 +271,13 @@ def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_interrupt_loses_nothing_that_is_known(kernel: str, spot: Spot, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {(v.law, v.status) for v in checked(kernel, BOTH, workers=0).verdicts}
+    whole = {(v.property_name, v.status) for v in checked(kernel, BOTH, workers=0).verdicts}
     spot(monkeypatch)
     report = checked(kernel, BOTH, workers=0)
     failing = [v for v in report.verdicts if v.status in (Status.VIOLATED, Status.CRASHED)]
-    assert {(v.law, v.status) for v in report.verdicts} == whole and len(failing) == 2 and report.exit_code == 1
+    assert (
+        {(v.property_name, v.status) for v in report.verdicts} == whole and len(failing) == 2 and report.exit_code == 1
+    )
     assert report.interrupted.startswith("interrupted while")
     for verdict in failing:
         found = shown(verdict)
@@ -298,7 +306,9 @@ def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Minimiser, "_again", lambda self, kernel, case, law: LawResult(law, Status.HOLDS, ()))
+    monkeypatch.setattr(
+        _Minimiser, "_again", lambda self, kernel, case, property_name: PropertyResult(property_name, Status.HOLDS, ())
+    )
     found = shown(checked("loses_its_tail", workers=0).verdicts[0])
     assert [f.outcome for f in found.findings] == [Outcome.VIOLATED]
     assert found.message == "held when judged again: the kernel's results differ from run to run"
@@ -311,9 +321,9 @@ def test_where_time_for_explaining_is_up_a_violation_stands_as_it_was_found(
     found: list[str] = []
     again = _Minimiser._again
 
-    def counted(self: _Minimiser, kernel: str, case: Case, law: str) -> LawResult:
-        found.append(law)
-        return again(self, kernel, case, law)
+    def counted(self: _Minimiser, kernel: str, case: Case, property_name: str) -> PropertyResult:
+        found.append(property_name)
+        return again(self, kernel, case, property_name)
 
     monkeypatch.setattr(_Minimiser, "_again", counted)
     (verdict,) = checked("loses_its_tail", workers=0, shrink_seconds=seconds).verdicts
@@ -337,8 +347,8 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_counterexample_of_a_fault_is_shrunk_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found = turns(monkeypatch)
     report = checked("loses_its_tail", "*", workers=0)
-    leads = [fault.lead.law for fault in failures(report)]
-    broken = {each.law for each in report.verdicts if each.status is Status.VIOLATED}
+    leads = [fault.lead.property_name for fault in failures(report)]
+    broken = {each.property_name for each in report.verdicts if each.status is Status.VIOLATED}
     assert found[: len(leads)] == leads and set(found) == broken > set(leads)
 
 
@@ -346,14 +356,16 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
     found, judged = turns(monkeypatch), [0]
     judge = _Minimiser._judge
 
-    def counted(self: _Minimiser, kernel: str, case: Case, law: str, explained: bool = False) -> LawResult:
+    def counted(
+        self: _Minimiser, kernel: str, case: Case, property_name: str, explained: bool = False
+    ) -> PropertyResult:
         judged[0] += 1
-        return judge(self, kernel, case, law, explained)
+        return judge(self, kernel, case, property_name, explained)
 
     monkeypatch.setattr(_Minimiser, "_judge", counted)
     report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)
     told = failures(report)
-    assert found == [fault.lead.law for fault in told] and all(fault.specific is None for fault in told)
+    assert found == [fault.lead.property_name for fault in told] and all(fault.specific is None for fault in told)
     assert 0 < judged[0] <= 30 and {shown(fault.lead).shrink_note for fault in told} == {""}
     others = [each for fault in told for each in fault.others]
     assert others and {shown(each).shrink_note for each in others} == {"not shrunk: another verdict shows this fault"}

@@ -13,7 +13,7 @@ from places import TESTS
 from gradoracle.cases.stream import stream
 from gradoracle.check import execute, judge_case
 from gradoracle.check import run as engine
-from gradoracle.check.plan import laws_on, resolved
+from gradoracle.check.plan import properties_on, resolved
 from gradoracle.check.repeat_command import command
 from gradoracle.check.run import check
 from gradoracle.cli import main
@@ -113,20 +113,20 @@ def test_a_kernel_and_dtype_below_its_minimum_of_cases_is_inconclusive_and_named
     assert check(asked(str(several), examples=6)).exit_code == 0, "all that was planned was judged"
 
 
-def test_of_each_dtype_the_first_case_has_the_decisive_laws_and_a_later_one_the_compilations() -> None:
+def test_of_each_dtype_the_first_case_has_the_decisive_properties_and_a_later_one_the_compilations() -> None:
     """And each property that applies to a case is judged on one."""
     target = shipped()["sdpa"]
     run = resolved(Request("sdpa", device="cpu", workers=0, compilations=True))
     (kernel,) = target.kernels
     for count in (1, 2, 3, 4, 9):
         cases = stream(run.family, kernel, examples=count)
-        found = laws_on(run.laws.values(), kernel, cases)
+        found = properties_on(run.properties.values(), kernel, cases)
         assert {"forward_matches_the_oracle", "hvp_matches_the_oracle"} <= set(found[0])
         for dtype in {case.dtype for case in cases}:
-            own = [(case, laws) for case, laws in zip(cases, found, strict=True) if case.dtype == dtype]
-            due = {n for n, law in run.laws.items() for case, _ in own if law.applies(case, kernel) is None}
-            assert due == {name for _, laws in own for name in laws}
-            places = [n for n, (_, laws) in enumerate(own) if "shared_memory_fits_each_architecture" in laws]
+            own = [(case, props) for case, props in zip(cases, found, strict=True) if case.dtype == dtype]
+            due = {n for n, prop in run.properties.items() for case, _ in own if prop.applies(case, kernel) is None}
+            assert due == {name for _, props in own for name in props}
+            places = [n for n, (_, props) in enumerate(own) if "shared_memory_fits_each_architecture" in props]
             assert places == [min(2, len(own) - 1)]
 
 
@@ -150,7 +150,7 @@ COMPILES = "shared_memory_fits_each_architecture"
 )
 def test_compilations_are_judged_where_they_are_named_or_in_a_gate(fields: dict[str, Any], is_asked: bool) -> None:
     run = resolved(Request("sdpa", device="cpu", workers=0, **fields))
-    assert (COMPILES in run.laws) is is_asked
+    assert (COMPILES in run.properties) is is_asked
     assert run.unasked == ((COMPILES,) if not is_asked and fields.get("property", "*") in ("*", "*,f*")
                            and "not_property" not in fields else ())  # fmt: skip
 
@@ -164,7 +164,7 @@ def test_a_report_says_which_properties_are_left_to_the_gate() -> None:
 
 def test_a_violation_of_a_compilation_is_replayed_by_its_name() -> None:
     run = resolved(Request("sdpa", device="cpu", workers=0, compilations=True))
-    forward, compiles = run.laws[FORWARD], run.laws[COMPILES]
+    forward, compiles = run.properties[FORWARD], run.properties[COMPILES]
     assert command(run.request, "sdpa", "cpu", "case:1 sdpa", forward) == ""
     expected = f"gradoracle replay 'case:1 sdpa' --property {COMPILES}"
     assert command(run.request, "sdpa", "cpu", "case:1 sdpa", compiles) == expected
@@ -194,10 +194,10 @@ def test_where_no_case_ended_it_is_said_which_kernel_took_the_time(
 
 
 @pytest.mark.usefixtures("ticks")
-def test_no_law_of_a_case_is_begun_when_the_time_is_up() -> None:
+def test_no_property_of_a_case_is_begun_when_the_time_is_up() -> None:
     """The case that runs then is judged by those that came before."""
     report = check(asked(f"{FILE}:right", property="*", seconds=3.0, examples=30))
-    judged = [verdict.law for verdict in report.verdicts if verdict.cases_held]
+    judged = [verdict.property_name for verdict in report.verdicts if verdict.cases_held]
     assert report.cases_run == 2 and 2 <= len(judged) <= 5
 
 

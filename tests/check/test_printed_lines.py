@@ -111,12 +111,12 @@ def replayed(verdict: Verdict, reports: list[Report], capsys: pytest.CaptureFixt
     """Type the line of a failing verdict, and see that it shows what the verdict does."""
     line, first = command_of(verdict), told(verdict)
     reports.clear()
-    words = shlex.split(line)[1:] + ([] if "--property" in line else ["--property", verdict.law])
+    words = shlex.split(line)[1:] + ([] if "--property" in line else ["--property", verdict.property_name])
     code = main.run(words)
     out = capsys.readouterr().out
     assert code == (3 if verdict.status is Status.ERROR else int(verdict.counts(None))), f"{line}\n{out}"
-    own = (verdict.law, verdict.kernel, verdict.dtype)
-    (again,) = (v for report in reports for v in report.verdicts if (v.law, v.kernel, v.dtype) == own)
+    own = (verdict.property_name, verdict.kernel, verdict.dtype)
+    (again,) = (v for report in reports for v in report.verdicts if (v.property_name, v.kernel, v.dtype) == own)
     assert again.status is verdict.status
     assert told(again).case == first.case and shown(told(again)) == shown(first)
 
@@ -173,7 +173,7 @@ def test_lines_of_an_outside_callable_of_a_shipped_family(mine: Path, reports: l
     words = ["outside.py:attention", "--family", "sdpa", "--dtype", "float32", "--dim", "T=1:12", "--dim", "M=1:12"]
     own = ["--device", "cpu", "--examples", "6", "--property", "[fv][oj][rp]*_matches_the_oracle"]
     found = all_replay([*words, *own], reports, capsys)
-    assert {"forward_matches_the_oracle", "vjp_matches_the_oracle"} <= {verdict.law for verdict in found}
+    assert {"forward_matches_the_oracle", "vjp_matches_the_oracle"} <= {verdict.property_name for verdict in found}
 
 
 @pytest.mark.parametrize("name", ["rmsnorm.py", *map(slow, list(FAULTS)[1:])])

@@ -41,9 +41,9 @@ class Calls:
 
 
 def rehearsed(job: Any, kernel: Kernel = KERNEL) -> set[str]:
-    calls, laws = Calls(), [SUBJECTS.laws[name] for name in job.laws]
+    calls, properties = Calls(), [SUBJECTS.properties[name] for name in job.properties]
     sample = build(job.case, SUBJECTS.family.signature, domains=SUBJECTS.family.domains)
-    rehearse(job.case, sample, KernelRunner(SUBJECTS.family, kernel, calls.guard), ORACLE, laws)
+    rehearse(job.case, sample, KernelRunner(SUBJECTS.family, kernel, calls.guard), ORACLE, properties)
     return calls.names
 
 
@@ -51,10 +51,14 @@ def rehearsed(job: Any, kernel: Kernel = KERNEL) -> set[str]:
 def test_most_calls_of_a_case_are_rehearsed_and_no_others(place: int) -> None:
     """What it misses comes behind a budget or a truth: a step of differences, a call compared at once."""
     calls, job = Calls(), JOBS[place]
-    formulas = {name for name, law in SUBJECTS.laws.items() if law.kind is PropertyKind.FORMULA}
-    job = replace(job, laws=tuple(name for name in job.laws if name not in formulas))
+    formulas = {name for name, prop in SUBJECTS.properties.items() if prop.kind is PropertyKind.DEFINITION}
+    job = replace(job, properties=tuple(name for name in job.properties if name not in formulas))
     examine(
-        job, KernelRunner(SUBJECTS.family, KERNEL, calls.guard), ORACLE, [SUBJECTS.laws[n] for n in job.laws], "cpu"
+        job,
+        KernelRunner(SUBJECTS.family, KERNEL, calls.guard),
+        ORACLE,
+        [SUBJECTS.properties[n] for n in job.properties],
+        "cpu",
     )
     found = rehearsed(job)
     assert found <= calls.names and len(found) > 0.85 * len(calls.names)

@@ -66,11 +66,11 @@ def test_a_wrong_gradient_shows_after_a_correct_forward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "names"),
+    ("property_name", "names"),
     [("vjp_matches_the_oracle", ["out", "dx"]), ("jvp_matches*", ["jvp.out"]), ("hvp_matches*", ["hvp.x"])],
 )
-def test_the_law_says_which_derivative_is_shown(law: str, names: list[str]) -> None:
-    lines = run(reproduce(CASE.format("right", " --negate=true"), property=law))
+def test_the_property_says_which_derivative_is_shown(property_name: str, names: list[str]) -> None:
+    lines = run(reproduce(CASE.format("right", " --negate=true"), property=property_name))
     assert [line.partition(":")[0] for line in lines] == names
     assert all("; 0 of 6 elements" in line for line in lines)
 
@@ -82,7 +82,7 @@ def test_an_outside_callable_is_found_by_its_family_in_the_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "law", "says"),
+    ("line", "property_name", "says"),
     [
         (
             "case:1 mine.py cpu float32 family=halved B=2 N=3 seed=5",
@@ -95,7 +95,7 @@ def test_an_outside_callable_is_found_by_its_family_in_the_line() -> None:
         (CASE.format("right", "").replace("N=3", "N=400000"), "*", "fit into a script"),
     ],
 )
-def test_each_mistake_is_one_sentence(line: str, law: str, says: str) -> None:
+def test_each_mistake_is_one_sentence(line: str, property_name: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        reproduce(line, property=law)
+        reproduce(line, property=property_name)
     assert says in str(caught.value) and "\n" not in str(caught.value)

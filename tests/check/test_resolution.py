@@ -13,14 +13,14 @@ from torch import Tensor
 from gradoracle.cases.sample import build
 from gradoracle.check.aggregate import Aggregate, verdict_of
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.check.severity import explained
 from gradoracle.check.widened import Measured, judged_widened, measured, widened
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
-from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.job import CaseResult, PropertyResult
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
@@ -29,9 +29,9 @@ from gradoracle.oracle.truth import Oracle
 from gradoracle.report.failure import Failure, tell_all
 
 kernels = loaded("check.resolution")
-LAWS: dict[str, Property] = {law.name: law for law in universal.UNIVERSAL}
-FORWARD, VJP = LAWS["forward_matches_the_oracle"], LAWS["vjp_matches_the_oracle"]
-FORMULA = LAWS["formula_is_exact_when_widened"]
+PROPERTIES: dict[str, Property] = {prop.name: prop for prop in universal.UNIVERSAL}
+FORWARD, VJP = PROPERTIES["forward_matches_the_oracle"], PROPERTIES["vjp_matches_the_oracle"]
+DEFINITION = PROPERTIES["definition_is_exact_when_widened"]
 
 
 def evidence(name: str, reading: str = "auto", **inputs: Tensor) -> Evidence:
@@ -46,10 +46,10 @@ def evidence(name: str, reading: str = "auto", **inputs: Tensor) -> Evidence:
     return Evidence(case, sample, KernelRunner(family, kernel), Oracle(family, reading))
 
 
-def severity(law: Property, found: Evidence) -> LawResult:
-    result = judge_law(law, found)
+def severity(prop: Property, found: Evidence) -> PropertyResult:
+    result = judge_property(prop, found)
     assert result.status is Status.VIOLATED
-    return explained(law, found, result)
+    return explained(prop, found, result)
 
 
 # ---- the kernel's own rounding ----
@@ -67,7 +67,7 @@ def test_cancellation_that_float64_does_not_resolve_either_is_lost_precision(x: 
     found = evidence("cancels", x=torch.tensor([[x]]))
     result = severity(FORWARD, found)
     assert result.severity is Severity.PRECISION
-    assert judge_law(FORMULA, found).status in (Status.HOLDS, Status.NOT_CHECKED)
+    assert judge_property(DEFINITION, found).status in (Status.HOLDS, Status.NOT_CHECKED)
 
 
 def test_what_is_left_of_such_an_error_is_said() -> None:
@@ -85,7 +85,7 @@ def test_what_is_left_of_such_an_error_is_said() -> None:
 def test_a_wrong_formula_where_precision_is_lost_too_stays_wrong() -> None:
     found = evidence("cancels_and_is_wrong_far_below", x=torch.tensor([[-28.58, -0.5]]))
     assert severity(FORWARD, found).severity is Severity.WRONG
-    assert judge_law(FORMULA, found).status is Status.VIOLATED
+    assert judge_property(DEFINITION, found).status is Status.VIOLATED
 
 
 def test_a_log_sum_exp_may_be_saved() -> None:
@@ -98,9 +98,9 @@ def test_a_log_sum_exp_may_be_saved() -> None:
     again = {each.tensor: each for each in measured(wide).compare(Derivative.VJP)}
     assert all(each.outcome is not Outcome.VIOLATED and not each.off for each in again.values())
     assert again["dv"].outcome is Outcome.HOLDS  # the truth of the others is 0
-    assert judge_law(FORMULA, found).status is Status.HOLDS
+    assert judge_property(DEFINITION, found).status is Status.HOLDS
     slips = evidence("saves_log_sum_exp_and_slips", q=q, k=k, v=v)
-    assert judge_law(FORMULA, slips).status is Status.VIOLATED
+    assert judge_property(DEFINITION, slips).status is Status.VIOLATED
     assert judged_widened(VJP, widened(slips)).status is Status.VIOLATED
 
 
@@ -135,7 +135,7 @@ ABOVE = torch.tensor([[21.5, 22.0, -1.0, 3.0]])
 
 def test_a_formula_that_is_off_by_less_than_float32_shows_holds_with_a_note() -> None:
     found = evidence("smooth_above_the_threshold", x=ABOVE)
-    result = judge_law(FORMULA, found)
+    result = judge_property(DEFINITION, found)
     assert result.status is Status.HOLDS
     (dx,) = [each for each in result.findings if each.tensor == "dx"]
     assert 1e-10 < dx.off < 1e-9 and dx.message.endswith("less than float32 shows")
@@ -151,7 +151,7 @@ def test_a_formula_that_is_off_by_less_than_float32_shows_holds_with_a_note() ->
     [("off_by_a_part_in_a_million", "float32"), ("smooth_above_the_threshold_in_float64", "float32")],
 )
 def test_what_float32_shows_is_wrong_and_so_is_anything_where_float64_is_claimed(kernel: str, dtype: str) -> None:
-    assert judge_law(FORMULA, evidence(kernel, dtype, x=ABOVE)).status is Status.VIOLATED
+    assert judge_property(DEFINITION, evidence(kernel, dtype, x=ABOVE)).status is Status.VIOLATED
 
 
 # ---- definitions that leave float64 ----
@@ -160,25 +160,25 @@ def test_what_float32_shows_is_wrong_and_so_is_anything_where_float64_is_claimed
 X, STEPS = torch.tensor([[0.5, -20.0, 30.0], [0.5, -2.0, 3.0]]), torch.tensor([0.25, -9756.0])
 
 
-def findings(name: str, law: Property = FORWARD, **given: Any) -> list[Finding]:
-    return list(judge_law(law, evidence(name, **given)).findings)
+def findings(name: str, prop: Property = FORWARD, **given: Any) -> list[Finding]:
+    return list(judge_property(prop, evidence(name, **given)).findings)
 
 
 def test_elements_whose_definition_leaves_float64_are_left_out_and_the_others_judged() -> None:
-    for law in (FORWARD, VJP, FORMULA):
-        result = judge_law(law, evidence("clamps", x=X, log_step=STEPS))
-        assert result.status is Status.HOLDS, (law.name, result.findings)
+    for prop in (FORWARD, VJP, DEFINITION):
+        result = judge_property(prop, evidence("clamps", x=X, log_step=STEPS))
+        assert result.status is Status.HOLDS, (prop.name, result.findings)
     (out,) = findings("clamps", x=X, log_step=STEPS)
     assert (out.elements, out.undecided) == (3, 3)
     (wrong,) = findings("clamps_too_early", x=X, log_step=STEPS)
     assert wrong.outcome is Outcome.VIOLATED and wrong.worst is not None and wrong.worst.index == (0, 1)
-    assert judge_law(FORMULA, evidence("clamps_too_early", x=X, log_step=STEPS)).status is Status.VIOLATED
+    assert judge_property(DEFINITION, evidence("clamps_too_early", x=X, log_step=STEPS)).status is Status.VIOLATED
 
 
 def test_a_case_that_leaves_float64_throughout_is_not_checked_and_says_why() -> None:
-    for law in (FORWARD, FORMULA):
-        result = judge_law(law, evidence("clamps", x=X[1:], log_step=STEPS[1:]))
+    for prop in (FORWARD, DEFINITION):
+        result = judge_property(prop, evidence("clamps", x=X[1:], log_step=STEPS[1:]))
         assert (result.status, result.why) == (Status.NOT_CHECKED, Reason.UNREAD)
         assert result.reason.startswith("the definition leaves the range of float64 (")
-    result = judge_law(FORWARD, evidence("clamps", reading="float64", x=X, log_step=STEPS))
+    result = judge_property(FORWARD, evidence("clamps", reading="float64", x=X, log_step=STEPS))
     assert result.status is Status.NOT_CHECKED and "--oracle auto reads it" in result.reason

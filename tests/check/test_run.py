@@ -37,11 +37,11 @@ def checked(kernel: str, property: str = MATCHING, **fields: Any) -> Report:
 
 
 def verdicts(report: Report) -> dict[str, Verdict]:
-    return {verdict.law: verdict for verdict in report.verdicts}
+    return {verdict.property_name: verdict for verdict in report.verdicts}
 
 
 def statuses(report: Report) -> dict[str, Status]:
-    return {verdict.law: verdict.status for verdict in report.verdicts}
+    return {verdict.property_name: verdict.status for verdict in report.verdicts}
 
 
 def counterexample(verdict: Verdict) -> Any:
@@ -51,13 +51,15 @@ def counterexample(verdict: Verdict) -> Any:
 
 def same_again(verdict: Verdict, **fields: Any) -> None:
     """The line of a broken verdict gives the same verdict again."""
-    again = replay(counterexample(verdict).case, workers=fields.pop("workers", 0), property=verdict.law, **fields)
-    assert statuses(again) == {verdict.law: verdict.status} and again.exit_code == 1
+    again = replay(
+        counterexample(verdict).case, workers=fields.pop("workers", 0), property=verdict.property_name, **fields
+    )
+    assert statuses(again) == {verdict.property_name: verdict.status} and again.exit_code == 1
 
 
-@pytest.mark.parametrize("laws", [MATCHING, UNMODIFIED, UNWRITTEN, BESIDE, REPEATS])
-def test_the_correct_kernel_holds_on_the_same_requests(laws: str) -> None:
-    report = checked("right", laws)
+@pytest.mark.parametrize("properties", [MATCHING, UNMODIFIED, UNWRITTEN, BESIDE, REPEATS])
+def test_the_correct_kernel_holds_on_the_same_requests(properties: str) -> None:
+    report = checked("right", properties)
     assert set(statuses(report).values()) == {Status.HOLDS} and report.exit_code == 0
     assert report.cases_run == report.cases_planned > 0 and not report.refusals
 
@@ -111,7 +113,7 @@ def test_what_no_caller_should_see_is_a_crash(kernel: str, how: str) -> None:
     same_again(verdict)
 
 
-def test_a_crash_in_jvp_leaves_the_other_laws_judged() -> None:
+def test_a_crash_in_jvp_leaves_the_other_properties_judged() -> None:
     report = checked("crashes_in_jvp", workers=1, examples=4)
     assert statuses(report) == {FORWARD: Status.HOLDS, VJP: Status.HOLDS, JVP: Status.CRASHED}
     assert verdicts(report)[VJP].cases_held == verdicts(report)[FORWARD].cases_held == 4
@@ -125,7 +127,7 @@ def test_a_kernel_that_refuses_everything_is_inconclusive() -> None:
     assert statuses(report)[FORWARD] is statuses(report)[VJP] is Status.REFUSED
     assert statuses(report)[JVP] is Status.NOT_CHECKED
     assert report.exit_code == 4 and "nothing was checked" in report.inconclusive()
-    assert report.situations == {}
+    assert report.goals == {}
     (message,) = report.refusals
     assert message == "ValueError: x must be somebody else's" and report.refusals[message]["dtype=float32"] == 6
 
@@ -147,7 +149,7 @@ def test_a_kernel_that_lacks_memory_is_not_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "law", "message"),
+    ("kernel", "property_name", "message"),
     [
         ("gives_another_shape", FORWARD, "y has shape (1, 1, 1), expected (1, 1)"),
         ("gives_another_shape", VJP, "y has shape (1, 1, 1), expected (1, 1)"),
@@ -164,8 +166,8 @@ def test_a_kernel_that_lacks_memory_is_not_checked() -> None:
         ("writes_beside_its_tensor", BESIDE, "1 elements after a tensor of shape (1, 1) were written"),
     ],
 )
-def test_a_wrong_answer_is_violated_on_its_smallest_case(kernel: str, law: str, message: str) -> None:
-    report = checked(kernel, law)
+def test_a_wrong_answer_is_violated_on_its_smallest_case(kernel: str, property_name: str, message: str) -> None:
+    report = checked(kernel, property_name)
     (verdict,) = report.verdicts
     assert verdict.status is Status.VIOLATED and report.exit_code == 1
     assert any(message in finding.message for finding in counterexample(verdict).findings)
@@ -235,19 +237,19 @@ def test_an_error_of_our_own_keeps_the_other_cases(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("kernel", "code"), [("right", 3), ("has_a_wrong_backward", 1)])
-def test_an_error_of_one_law_is_one_entry_and_hides_no_violation(
+def test_an_error_of_one_property_is_one_entry_and_hides_no_violation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kernel: str, code: int
 ) -> None:
     """The other properties go on; every view shows the entry with a line that replays it."""
-    real = setup.laws_of
+    real = setup.properties_of
 
-    def laws_of(family: Any) -> list[Any]:
-        return [dataclasses.replace(law, law=empty) if law.name == JVP else law for law in real(family)]
+    def properties_of(family: Any) -> list[Any]:
+        return [dataclasses.replace(prop, judge=empty) if prop.name == JVP else prop for prop in real(family)]
 
     def empty(evidence: Any) -> Iterator[Any]:
         yield from ()
 
-    monkeypatch.setattr(setup, "laws_of", laws_of)
+    monkeypatch.setattr(setup, "properties_of", properties_of)
     words = ["check", f"{FILE}:{kernel}", "--device", "cpu", "--workers", "0", "--examples", "6"]
     words += ["--property", MATCHING]
     assert main.run([*words, "--verbose"]) == code
@@ -272,11 +274,11 @@ def test_what_is_required_must_have_been_checked() -> None:
     assert report.exit_code == 4
     assert f"--require {VJP}: no property that matches was checked" in report.unmet
     report = checked("right", FORWARD, require=(VJP,))
-    assert report.exit_code == 4, "a required law that --property leaves out was not checked"
+    assert report.exit_code == 4, "a required property that --property leaves out was not checked"
 
 
 @pytest.mark.parametrize("fields", [{"property": "no_such_*"}, {"require": ("no_such_*",)}])
-def test_a_glob_that_matches_no_law_is_a_mistake(fields: dict[str, Any]) -> None:
+def test_a_glob_that_matches_no_property_is_a_mistake(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="no_such_"):
         checked("right", **fields)
 

@@ -23,7 +23,7 @@ SECONDS = {Rehearsal: 1.0, Job: 2.0}  # of the clock below; a compilation takes 
 
 
 def job(place: int, kernel: str = "shipped") -> Job:
-    return Job(kernel, Case("toy", {"N": place + 1}, "float32", {}, {}, "", place), ("law",))
+    return Job(kernel, Case("toy", {"N": place + 1}, "float32", {}, {}, "", place), ("property",))
 
 
 def compilation(name: str, seconds: int = 5) -> Compilation:
@@ -105,7 +105,7 @@ def test_what_is_not_rehearsed_runs_at_once_in_the_order_of_the_plan() -> None:
     assert len(machine.begun) == len(JOBS)
 
 
-@pytest.mark.parametrize("what", [Rehearsal("shipped", JOBS[0].case, ("law",)), compilation("all", 9)])
+@pytest.mark.parametrize("what", [Rehearsal("shipped", JOBS[0].case, ("property",)), compilation("all", 9)])
 def test_a_rehearsal_or_compilation_that_fails_stops_no_case(what: Any) -> None:
     machine = Machine(SHARED, failing=[what])
     assert sorted(machine.over(Schedule(JOBS, lambda _: True)), key=JOBS.index) == JOBS

@@ -28,7 +28,7 @@ from gradoracle.execution.widened import Wide
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome, Worst
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity, gravest
@@ -41,17 +41,17 @@ from gradoracle.report.terminal import render
 norms = loaded("check.norms")
 NORMS = norms.__file__
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
-FORMULA, LAYOUTS = "formula_is_exact_when_widened", "any_layout_of_inputs_is_right_or_refused"
+DEFINITION, LAYOUTS = "definition_is_exact_when_widened", "any_layout_of_inputs_is_right_or_refused"
 
 
 @functools.cache
-def checked(kernel: str, law: str = "[fv]*_matches_the_oracle", **fields: Any) -> Report:
-    plain = {"device": "cpu", "dtypes": ("bfloat16",), "examples": 24, "workers": 0, "property": law}
+def checked(kernel: str, property_name: str = "[fv]*_matches_the_oracle", **fields: Any) -> Report:
+    plain = {"device": "cpu", "dtypes": ("bfloat16",), "examples": 24, "workers": 0, "property": property_name}
     return check(Request(f"{NORMS}:{kernel}", **{**plain, **fields}))
 
 
 def severities(report: Report) -> dict[str, Severity | None]:
-    return {v.law: v.severity for v in report.verdicts if v.status in (Status.VIOLATED, Status.CRASHED)}
+    return {v.property_name: v.severity for v in report.verdicts if v.status in (Status.VIOLATED, Status.CRASHED)}
 
 
 def test_an_error_that_goes_away_is_precision_and_its_contract_is_inferred() -> None:
@@ -116,7 +116,7 @@ def test_the_statement_at_which_precision_is_lost_is_named() -> None:
 
 
 def test_the_constant_that_is_wrong_is_named_where_a_case_has_several_elements() -> None:
-    report = checked("has_a_wrong_constant", "formula_is_exact_when_widened")
+    report = checked("has_a_wrong_constant", "definition_is_exact_when_widened")
     shown = report.verdicts[0].counterexample
     assert shown is not None and shown.constant is not None and shown.loss is None
     constant = shown.constant
@@ -124,10 +124,10 @@ def test_the_constant_that_is_wrong_is_named_where_a_case_has_several_elements()
     assert f"norms.py:{constant.line} 1.0005 should be 1" in " ".join(render([report]).split())
 
 
-def of_severity(law: str, severity: Severity, tensor: str = "dx") -> Verdict:
+def of_severity(property_name: str, severity: Severity, tensor: str = "dx") -> Verdict:
     wrong = Finding(tensor, Outcome.VIOLATED, "local", 2.0, derivative=Derivative.VJP)
     return Verdict(
-        law, "k", "bfloat16", Status.VIOLATED, severity=severity, counterexample=Counterexample("c", (wrong,))
+        property_name, "k", "bfloat16", Status.VIOLATED, severity=severity, counterexample=Counterexample("c", (wrong,))
     )
 
 
@@ -190,13 +190,13 @@ def test_what_a_kernel_declares_to_support_and_refuses_is_wrong() -> None:
 
 
 def test_robustness_does_not_count_without_a_declaration() -> None:
-    law = "bad_arguments_raise_value_error"
-    report = checked("fails_on_integers", law)
-    assert severities(report) == {law: Severity.ROBUSTNESS} and report.exit_code == 0
+    property_name = "bad_arguments_raise_value_error"
+    report = checked("fails_on_integers", property_name)
+    assert severities(report) == {property_name: Severity.ROBUSTNESS} and report.exit_code == 0
     text = " ".join(render([report]).split())
     assert "· ROBUSTNESS" in text and "nothing is wrong; 1 property of robustness violated (exit code 0)" in text
-    assert checked("fails_on_integers", law, fail_on=Severity.ROBUSTNESS).exit_code == 1
-    assert checked("fails_on_integers", law, fail_on=Severity.PRECISION).exit_code == 0
+    assert checked("fails_on_integers", property_name, fail_on=Severity.ROBUSTNESS).exit_code == 1
+    assert checked("fails_on_integers", property_name, fail_on=Severity.PRECISION).exit_code == 0
 
 
 GONE = Finding("o", Outcome.HOLDS, "local")
@@ -223,7 +223,9 @@ OTHER = Finding("dq", Outcome.NOT_CHECKED, "local", message="no reading")
 def test_only_an_error_that_is_seen_to_go_away_is_precision(
     status: Status, findings: tuple[Finding, ...], reason: Reason | None, expected: Severity
 ) -> None:
-    severity, why = of_widened(LawResult("law", status, findings, reason="why", why=reason), [STAYS], "float32")
+    severity, why = of_widened(
+        PropertyResult("property", status, findings, reason="why", why=reason), [STAYS], "float32"
+    )
     assert severity is expected and bool(why) == (expected is Severity.UNDECIDED)
 
 
@@ -248,33 +250,35 @@ def error(tensor: str, size: float, true: float = 0.0, **fields: Any) -> Finding
 def test_an_error_as_many_times_smaller_as_the_roundoff_is_precision(
     as_written: Finding, wide: Finding, expected: Severity
 ) -> None:
-    again = LawResult("law", Status.VIOLATED, (wide,))
+    again = PropertyResult("property", Status.VIOLATED, (wide,))
     assert of_widened(again, [as_written], "float32") == (expected, "")
     assert of_widened(again, [as_written], "float64") == (Severity.WRONG, "")
 
 
 def test_a_layout_that_changes_only_roundings_is_precision() -> None:
     """A changed sample holds the float64 values of the widened one, in the layout that is asked for."""
-    law, fields = "any_layout_of_inputs*,formula*", {"examples": 60}
-    assert severities(checked("loses_precision_in_other_layouts", law, **fields)) == {LAYOUTS: Severity.PRECISION}
-    assert severities(checked("is_wrong_in_other_layouts", law, **fields))[LAYOUTS] is Severity.WRONG
+    property_name, fields = "any_layout_of_inputs*,definition*", {"examples": 60}
+    assert severities(checked("loses_precision_in_other_layouts", property_name, **fields)) == {
+        LAYOUTS: Severity.PRECISION
+    }
+    assert severities(checked("is_wrong_in_other_layouts", property_name, **fields))[LAYOUTS] is Severity.WRONG
 
 
 def test_rounding_where_the_definition_rounds_nothing_is_precision() -> None:
     found, wrong = (
-        severities(checked(kernel, "[fv]*", dtypes=("float32",)))
+        severities(checked(kernel, "[dfv]*", dtypes=("float32",)))
         for kernel in ("rounds_where_nothing_rounds", "keeps_a_part_of_its_mean")
     )
     assert found.pop(VJP) is Severity.PRECISION and Severity.WRONG not in found.values()
-    assert wrong[FORWARD] is wrong[FORMULA] is Severity.WRONG
+    assert wrong[FORWARD] is wrong[DEFINITION] is Severity.WRONG
 
 
 def test_results_of_a_widened_kernel_may_name_the_dtype_that_pytorch_predicts() -> None:
     """It predicts float32 statistics of a layer norm in bfloat16, whose CPU kernel keeps them in bfloat16."""
     target = f"{ROOT}/examples/packages/torch_norms.py:layer_norm"
-    request = Request(target, device="cpu", dtypes=("bfloat16",), examples=24, workers=0, property="[fj]*")
+    request = Request(target, device="cpu", dtypes=("bfloat16",), examples=24, workers=0, property="[dfj]*")
     found = severities(check(request))
-    assert found["jvp_matches_the_oracle"] is Severity.PRECISION and FORMULA not in found
+    assert found["jvp_matches_the_oracle"] is Severity.PRECISION and DEFINITION not in found
 
 
 @pytest.mark.parametrize(
@@ -287,8 +291,8 @@ def test_results_of_a_widened_kernel_may_name_the_dtype_that_pytorch_predicts() 
 )
 def test_what_only_all_cases_show_has_the_severity_of_the_formula(status: Status, expected: Severity) -> None:
     pooled = Verdict("vjp", "k", "bfloat16", Status.VIOLATED, counterexample=Counterexample("case", (), pooled=True))
-    formula = Verdict("formula", "k", "bfloat16", status, kind=PropertyKind.FORMULA)
-    elsewhere = Verdict("formula", "k", "float16", Status.VIOLATED, kind=PropertyKind.FORMULA)
+    formula = Verdict("formula", "k", "bfloat16", status, kind=PropertyKind.DEFINITION)
+    elsewhere = Verdict("formula", "k", "float16", Status.VIOLATED, kind=PropertyKind.DEFINITION)
     settle_pooled([pooled, formula, elsewhere])
     assert pooled.severity is expected
 

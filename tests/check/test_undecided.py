@@ -56,15 +56,17 @@ def left_open(**fields: Any) -> tuple[Verdict, ...]:
     """A violation that is undecided, and a verdict on the same tensor that is like it but for some fields."""
     verdict = of_severity("one", Severity.UNDECIDED)
     verdict.declared = False
-    return verdict, Verdict(**{"law": "other", "kernel": "k", "dtype": "bfloat16", "status": Status.HOLDS, **fields})
+    return verdict, Verdict(
+        **{"property_name": "other", "kernel": "k", "dtype": "bfloat16", "status": Status.HOLDS, **fields}
+    )
 
 
 @pytest.mark.parametrize(
     ("decided", "fields", "is_decided"),
     [
         ("dx", {"kind": PropertyKind.ORACLE}, True),
-        ("dx", {"kind": PropertyKind.FORMULA, "status": Status.VIOLATED, "severity": Severity.PRECISION}, True),
-        ("dx", {"kind": PropertyKind.FORMULA, "status": Status.NOT_CHECKED}, False),
+        ("dx", {"kind": PropertyKind.DEFINITION, "status": Status.VIOLATED, "severity": Severity.PRECISION}, True),
+        ("dx", {"kind": PropertyKind.DEFINITION, "status": Status.NOT_CHECKED}, False),
         ("dx", {"kind": PropertyKind.RELATION}, False),  # it holds of many wrong gradients
         ("dw", {"kind": PropertyKind.ORACLE}, False),
         ("dx", {"kind": PropertyKind.ORACLE, "dtype": "float32"}, False),
@@ -80,7 +82,10 @@ def test_a_run_is_inconclusive_only_where_no_other_property_decided_the_tensor(
         verdict.declared = False
     leave_open(verdicts, None)
     assert verdicts[0].is_open
-    sums = {(v.law, v.kernel, v.dtype): Sums(v.law, v.kernel, v.dtype, decided={decided: 3}) for v in verdicts}
+    sums = {
+        (v.property_name, v.kernel, v.dtype): Sums(v.property_name, v.kernel, v.dtype, decided={decided: 3})
+        for v in verdicts
+    }
     unmet = shortfall(verdicts, sums, decisive=(), require=(), undefined=(), cases=3, sizes="")
     assert bool(unmet) is not is_decided
 
@@ -91,8 +96,8 @@ def test_what_is_left_open_takes_part_in_no_fault_that_others_decide() -> None:
     faults = grouped(verdicts)
     leave_open(verdicts, None)
     (fault,) = diagnosed(faults, verdicts)
-    assert [key.law for key in fault.verdicts] == ["other"] and fault.severity is Severity.WRONG
+    assert [key.property_name for key in fault.verdicts] == ["other"] and fault.severity is Severity.WRONG
     verdicts[1].severity, verdicts[1].declared = Severity.UNDECIDED, False
     leave_open(verdicts, None)
     (fault,) = diagnosed(faults, verdicts)
-    assert [key.law for key in fault.verdicts] == ["one", "other"] and fault.severity is Severity.UNDECIDED
+    assert [key.property_name for key in fault.verdicts] == ["one", "other"] and fault.severity is Severity.UNDECIDED

@@ -65,7 +65,7 @@ def of_form(tmp_path: Path, kernel: str, **fields: Any) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "law", "says"),
+    ("kernel", "property_name", "says"),
     [
         ("one_dim_more", "forward_matches_the_oracle", r"out has shape \(2, 7, 1\), expected \(2, 7\)"),
         ("transposed", "forward_matches_the_oracle", r"out has shape \(7, 2\), expected \(2, 7\)"),
@@ -75,14 +75,14 @@ def of_form(tmp_path: Path, kernel: str, **fields: Any) -> Report:
     ],
 )
 def test_a_tensor_of_the_wrong_form_violates_the_property_that_compares_it(
-    tmp_path: Path, kernel: str, law: str, says: str
+    tmp_path: Path, kernel: str, property_name: str, says: str
 ) -> None:
     """The others that need the tensor have nothing to judge: they are not checked, for that reason."""
     report = of_form(tmp_path, kernel)
-    assert report.exit_code == 1 and [v.law for v in report.verdicts if v.status in BROKEN] == [law]
-    assert len(report.faults) == 1 and report.faults[0].verdicts[0].law == law
-    by_name = {verdict.law: verdict for verdict in report.verdicts}
-    found = by_name[law].counterexample
+    assert report.exit_code == 1 and [v.property_name for v in report.verdicts if v.status in BROKEN] == [property_name]
+    assert len(report.faults) == 1 and report.faults[0].verdicts[0].property_name == property_name
+    by_name = {verdict.property_name: verdict for verdict in report.verdicts}
+    found = by_name[property_name].counterexample
     assert found is not None and re.search(says, " ".join(f.message for f in found.findings))
     tensor = says.split()[0]
     idle = [v for v in report.verdicts if any(reason.startswith(f"{tensor} ") for reason in v.reasons)]
@@ -97,11 +97,11 @@ def test_where_one_property_alone_is_asked_it_reports_the_wrong_form(tmp_path: P
 
 def test_a_wrong_access_of_a_kernel_whose_tensors_have_the_right_form_is_reported(tmp_path: Path) -> None:
     report = of_form(tmp_path, "one_program_too_many")
-    assert [v.law for v in report.verdicts if v.status in BROKEN] == ["every_access_stays_inside_its_tensor"]
+    assert [v.property_name for v in report.verdicts if v.status in BROKEN] == ["every_access_stays_inside_its_tensor"]
     assert {v.status for v in of_form(tmp_path, "right").verdicts} == {Status.HOLDS, Status.NOT_CHECKED}
 
 
 def test_wrong_values_on_other_cases_are_reported_beside_a_wrong_form(tmp_path: Path) -> None:
     report = of_form(tmp_path, "other_values", property="[fv][oj][rp]*_matches_the_oracle")
-    statuses = {verdict.law: verdict.status for verdict in report.verdicts}
+    statuses = {verdict.property_name: verdict.status for verdict in report.verdicts}
     assert statuses["vjp_matches_the_oracle"] is statuses["forward_matches_the_oracle"] is Status.VIOLATED

@@ -188,11 +188,11 @@ def test_a_definition_that_cannot_be_read_is_inconclusive_and_says_why(run: Run)
     assert "the rounding reading has no rule for the operator aten." in text
     assert "another reading" not in text and "--oracle" not in text, "budgets have no other reading"
     code, out, _ = run("check", "mine.py", *FEW, "--property", "*_unmodified")
-    assert "✓" in out, "laws that need no truth are judged all the same"
+    assert "✓" in out, "properties that need no truth are judged all the same"
 
 
 @pytest.mark.parametrize(
-    ("kernel", "law", "says"),
+    ("kernel", "property_name", "says"),
     [
         ("gives_another_shape", "forward_matches_the_oracle", "y has shape (1, 1, 1), expected (1, 1)"),
         ("gives_another_dtype", "forward_matches_the_oracle", "y has dtype float64, expected float32"),
@@ -201,8 +201,8 @@ def test_a_definition_that_cannot_be_read_is_inconclusive_and_says_why(run: Run)
         ("gives_nan", "finite_where_the_truth_is_finite", "1 elements are not finite where the truth is"),
     ],
 )
-def test_a_malformed_answer_is_violated_in_words(run: Run, kernel: str, law: str, says: str) -> None:
-    code, out, _ = run("check", f"scaled.py:{kernel}", *FEW, "--property", law)
+def test_a_malformed_answer_is_violated_in_words(run: Run, kernel: str, property_name: str, says: str) -> None:
+    code, out, _ = run("check", f"scaled.py:{kernel}", *FEW, "--property", property_name)
     assert code == 1 and says in out and "Traceback" not in out
     assert f"replay   gradoracle replay 'case:1 scaled.py:{kernel} cpu float32 family=scaled B=1 N=1 seed=0'" in out
 
@@ -213,7 +213,7 @@ def test_json_says_what_the_terminal_says(run: Run) -> None:
     again, terminal, _ = run(*words, "--format", "json", "--output", "report.json")
     assert code == again == 1
     (report,) = json.loads(Path("report.json").read_text())["reports"]
-    found = {verdict["law"]: verdict for verdict in report["verdicts"]}
+    found = {verdict["property"]: verdict for verdict in report["verdicts"]}
     assert {name: verdict["status"] for name, verdict in found.items()} == {
         "forward_matches_the_oracle": "holds",
         "vjp_matches_the_oracle": "violated",

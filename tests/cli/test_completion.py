@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle.check.properties import universal_laws
+from gradoracle.check.properties import universal_properties
 from gradoracle.cli import completion
 from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import shipped
@@ -18,10 +18,10 @@ from gradoracle.project.target import shipped
 def test_the_names_are_those_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert completion.targets("") == [*family_names(), "all"]
-    known = {law.name for law in universal_laws()}
-    known |= {law.name for target in shipped().values() for law in target.family.properties}
-    assert set(completion.laws("")) == known
-    assert completion.laws("vjp_m") == ["vjp_matches_the_oracle"] and completion.laws("no such") == []
+    known = {prop.name for prop in universal_properties()}
+    known |= {prop.name for target in shipped().values() for prop in target.family.properties}
+    assert set(completion.properties("")) == known
+    assert completion.properties("vjp_m") == ["vjp_matches_the_oracle"] and completion.properties("no such") == []
 
 
 def test_the_projects_kernels_and_profiles_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

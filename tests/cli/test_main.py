@@ -22,7 +22,7 @@ from gradoracle.cli.arguments import Typed
 from gradoracle.execution import environment
 from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
-from gradoracle.model.property import law
+from gradoracle.model.property import property
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project import target
 from gradoracle.project.request import Request
@@ -133,7 +133,7 @@ def test_all_and_several_targets_are_checked_each_once(engine: Check, run: Run) 
         (made(status=Status.CRASHED), 1),
         (made(status=Status.REFUSED), 4),
         (made(status=Status.NOT_CHECKED), 4),
-        (made(situations_wanted={"T < M": 1}), 4),
+        (made(goals_wanted={"T < M": 1}), 4),
         (made(interrupted="interrupted after 3 of 9 cases"), 4),
         (made(status=Status.VIOLATED, interrupted="interrupted after 3 of 9 cases"), 1),
         (UsageError("no property of sdpa matches 'x'"), 2),
@@ -274,7 +274,7 @@ def test_a_case_is_replayed_with_what_was_given(engine: Check, run: Run) -> None
     ]
 
 
-@law()
+@property()
 def rows_sum_to_one(evidence: Any) -> Iterator[Any]:
     """Each row of P sums to 1.
 
@@ -309,7 +309,7 @@ def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(f"gradoracle.cli.commands.{command}.catalogue", lambda: ([found], [rows_sum_to_one]))
 
 
-def test_list_names_families_kernels_laws_and_presets(catalogue: None, run: Run) -> None:
+def test_list_names_families_kernels_properties_and_presets(catalogue: None, run: Run) -> None:
     code, out, _ = run("list")
     assert code == 0
     assert "  double(x[B N], *, negate=False) -> out[B N]\n      kernels: added\n" in out
@@ -317,7 +317,7 @@ def test_list_names_families_kernels_laws_and_presets(catalogue: None, run: Run)
     assert "  tf32         for float32\n" in out
 
 
-def test_explain_prints_the_contract_of_a_law(catalogue: None, run: Run) -> None:
+def test_explain_prints_the_contract_of_a_property(catalogue: None, run: Run) -> None:
     code, out, _ = run("explain", "rows_*")
     assert code == 0
     assert out.splitlines() == [
@@ -339,7 +339,7 @@ def test_explain_prints_the_contract_of_a_law(catalogue: None, run: Run) -> None
         ("zzz", "no property is named 'zzz': gradoracle list prints them all"),
     ],
 )
-def test_an_unknown_law_is_said_with_its_neighbours(catalogue: None, run: Run, name: str, says: str) -> None:
+def test_an_unknown_property_is_said_with_its_neighbours(catalogue: None, run: Run, name: str, says: str) -> None:
     assert run("explain", name) == (2, "", f"gradoracle: {says}\n")
 
 

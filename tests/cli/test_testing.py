@@ -88,11 +88,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     return asked
 
 
-def _item(law: str, target: str = "kernels.py") -> Item:
-    return Item(Request(target, dtypes=("float32",), examples=3), "double", "float32", law)
+def _item(property_name: str, target: str = "kernels.py") -> Item:
+    return Item(Request(target, dtypes=("float32",), examples=3), "double", "float32", property_name)
 
 
-def test_a_law_that_holds_passes_and_a_group_runs_once(runs: list[Request]) -> None:
+def test_a_property_that_holds_passes_and_a_group_runs_once(runs: list[Request]) -> None:
     _item("holds").judge()
     _item("holds").judge()
     assert len(runs) == 1
@@ -121,7 +121,7 @@ def test_an_error_of_gradoracle_is_an_error_and_no_failure(runs: list[Request]) 
 
 
 @pytest.mark.parametrize(
-    ("law", "reason"),
+    ("property_name", "reason"),
     [
         ("is_refused", r"refused: ValueError: N is 2 \(3 cases\)"),
         ("is_not_checked", r"not checked: needs a GPU \(3 cases\)"),
@@ -129,12 +129,12 @@ def test_an_error_of_gradoracle_is_an_error_and_no_failure(runs: list[Request]) 
         ("applies_nowhere", "not checked: it applies to none of the 3 float32 cases"),
     ],
 )
-def test_what_was_not_checked_is_skipped_with_its_reason(runs: list[Request], law: str, reason: str) -> None:
+def test_what_was_not_checked_is_skipped_with_its_reason(runs: list[Request], property_name: str, reason: str) -> None:
     with pytest.raises(pytest.skip.Exception, match=reason):
-        _item(law).judge()
+        _item(property_name).judge()
 
 
-def test_a_law_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_property_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testing, "_runs", {})
     monkeypatch.setattr(testing, "check", lambda request: _report(run=1))
     with pytest.raises(NotRun, match="has no verdict: 1 of 3 cases were judged"):
@@ -151,13 +151,13 @@ def test_a_run_that_fails_fails_for_every_item_and_is_not_repeated(monkeypatch: 
 
     monkeypatch.setattr(testing, "_runs", {})
     monkeypatch.setattr(testing, "check", check)
-    for law in ("holds", "is_violated"):
+    for property_name in ("holds", "is_violated"):
         with pytest.raises(UsageError):
-            _item(law).judge()
+            _item(property_name).judge()
     assert len(asked) == 1
 
 
-def test_testcase_makes_one_item_a_law_and_dtype() -> None:
+def test_testcase_makes_one_item_a_property_and_dtype() -> None:
     test = gradoracle.testcase(double, dtypes=("float32", "float64"), examples=5, seed=7)
     (mark,) = test.pytestmark  # type: ignore[attr-defined]
     params = mark.args[1]

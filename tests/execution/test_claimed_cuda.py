@@ -148,10 +148,14 @@ def test_a_kernel_that_needs_cuda_is_judged_widened_too(adapter, name, held):
     oracle = Oracle(adapter.doubled)
     for dtype in ("float32", "bfloat16"):
         case = Case("doubled", {"N": 5}, dtype=dtype)
-        for law in ("vjp_matches_the_oracle", "formula_is_exact_when_widened", "every_access_stays_inside_its_tensor"):
-            status = judge(law, case, getattr(adapter, name), oracle).status
-            accesses = law.startswith("every")
-            assert status is (Status.HOLDS if held or accesses else Status.VIOLATED), (law, dtype)
+        for property_name in (
+            "vjp_matches_the_oracle",
+            "definition_is_exact_when_widened",
+            "every_access_stays_inside_its_tensor",
+        ):
+            status = judge(property_name, case, getattr(adapter, name), oracle).status
+            accesses = property_name.startswith("every")
+            assert status is (Status.HOLDS if held or accesses else Status.VIOLATED), (property_name, dtype)
         assert judge("forward_matches_the_oracle", case, adapter.refuses, oracle).status is Status.REFUSED
     assert gradoracle.cuda_claimed is cuda_claimed
 

@@ -89,9 +89,9 @@ vjp_without_sums = replace(right, name="vjp_without_sums", vjp=without("s", vjp)
 
 
 def statuses(kernel: str) -> dict[str, Status]:
-    place, laws = f"{Path(__file__)}:{kernel}", "[vjh]*_matches_the_oracle"
-    report = check(Request(place, device="cpu", examples=40, workers=0, property=laws))
-    return {verdict.law.split("_")[0]: verdict.status for verdict in report.verdicts}
+    place, properties = f"{Path(__file__)}:{kernel}", "[vjh]*_matches_the_oracle"
+    report = check(Request(place, device="cpu", examples=40, workers=0, property=properties))
+    return {verdict.property_name.split("_")[0]: verdict.status for verdict in report.verdicts}
 
 
 def test_a_correct_kernel_holds_with_each_of_its_optional_inputs() -> None:

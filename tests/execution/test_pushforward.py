@@ -22,7 +22,7 @@ interpreter.activate()
 
 from tests import recorded_kernels as launched  # noqa: E402
 
-JVP = next(law for law in UNIVERSAL if law.name == "jvp_matches_the_oracle")
+JVP = next(prop for prop in UNIVERSAL if prop.name == "jvp_matches_the_oracle")
 X, T = torch.tensor([[0.5, -1.0, 2.0]]), torch.tensor([[1.0, 0.25, -3.0]])
 
 

@@ -30,7 +30,7 @@ from tests.properties.toys import evidence
 
 if interpreter.explain_unavailable() is None:
     interpreter.activate()
-LAWS = {law.name: law for law in UNIVERSAL}
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 
 FINE = 1 + 2.0**-40  # a float64 alone holds it
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -257,8 +257,8 @@ def test_a_kernel_in_another_language_is_judged_as_written_and_not_widened(call:
         own = evidence(Kernel("times", "tripled", lambda x, by=factor: Times.apply(x, by)), case, tripled)
         judged = judge_on("vjp_matches_the_oracle", own)
         assert judged.status is status
-        wide_ = judge_on("formula_is_exact_when_widened", own)
+        wide_ = judge_on("definition_is_exact_when_widened", own)
         assert wide_.status is Status.NOT_CHECKED and wide_.why is Reason.NOT_WIDENED
         assert wide_.reason.startswith("cannot be widened: ") and wide_.reason.endswith(f", at test_widened.py:{line}")
         if status is Status.VIOLATED:
-            assert explained(LAWS["vjp_matches_the_oracle"], own, judged).severity is Severity.WRONG
+            assert explained(PROPERTIES["vjp_matches_the_oracle"], own, judged).severity is Severity.WRONG

@@ -18,9 +18,11 @@ LINES = [f"case {number}" for number in range(5)]
 
 
 def snapshot(statuses: dict[str, list[str]]) -> Snapshot:
-    """Of five cases, by law."""
+    """Of five cases, by property."""
     cases = {
-        line: OnCase("fast", "float32", {law: Status(own[at]) for law, own in statuses.items() if own[at]})
+        line: OnCase(
+            "fast", "float32", {property_name: Status(own[at]) for property_name, own in statuses.items() if own[at]}
+        )
         for at, line in enumerate(LINES)
     }
     return Snapshot("fast", cases=cases, is_whole=True)
@@ -33,15 +35,19 @@ class Processes:
         self.truth = truth
         self.orders: list[Any] = []
 
-    def begin(self, laws: dict[str, list[str]] | None) -> Callable[[], Snapshot]:
-        self.orders.append(laws)
-        return partial(self.wait, laws)
+    def begin(self, properties: dict[str, list[str]] | None) -> Callable[[], Snapshot]:
+        self.orders.append(properties)
+        return partial(self.wait, properties)
 
-    def wait(self, laws: dict[str, list[str]] | None) -> Snapshot:
+    def wait(self, properties: dict[str, list[str]] | None) -> Snapshot:
         cases = {}
         for line, case in self.truth.cases.items():
-            expected = [VJP] if laws is None else laws.get(line, [])
-            own = {law: case.laws[law] for law in expected if law in case.laws}
+            expected = [VJP] if properties is None else properties.get(line, [])
+            own = {
+                property_name: case.properties[property_name]
+                for property_name in expected
+                if property_name in case.properties
+            }
             if own:
                 cases[line] = OnCase("fast", "float32", own)
         return Snapshot("fast", cases=cases, is_whole=True)
@@ -59,7 +65,7 @@ def test_two_cases_of_a_verdict_are_asked_first_and_what_is_measured_is_not() ->
     base.ask(asked_of_base(head), [VJP])
     assert processes.orders == [None, {line: [CAUSAL] for line in LINES[:2]}]
     there = base.snapshot()
-    assert there.cases["case 0"].laws == {VJP: "holds", CAUSAL: "holds"} and there.cases["case 4"].laws == {
+    assert there.cases["case 0"].properties == {VJP: "holds", CAUSAL: "holds"} and there.cases["case 4"].properties == {
         VJP: "holds"
     }
     base.ask(asked_of_base(head, there), [VJP])
@@ -74,7 +80,7 @@ def test_where_the_base_breaks_it_too_all_cases_are_asked() -> None:
     there = base.snapshot()
     base.ask(asked_of_base(head, there), [VJP])
     assert processes.orders[-1] == {line: [CAUSAL] for line in LINES[2:]}
-    assert base.snapshot().cases["case 4"].laws[CAUSAL] == "holds" and proven(base.snapshot(), head, [], _TODAY)
+    assert base.snapshot().cases["case 4"].properties[CAUSAL] == "holds" and proven(base.snapshot(), head, [], _TODAY)
 
 
 def test_what_the_base_breaks_on_every_case_is_not_worse() -> None:
@@ -92,7 +98,7 @@ def test_what_the_change_does_not_decide_is_asked_until_the_base_decides_it() ->
     head = snapshot({VJP: HOLDS, CAUSAL: ["not checked"] * 5})
     base.ask(asked_of_base(head), [VJP])
     base.ask(asked_of_base(head, base.snapshot()), [VJP])
-    assert base.snapshot().cases["case 3"].laws[CAUSAL] == "holds"
+    assert base.snapshot().cases["case 3"].properties[CAUSAL] == "holds"
 
 
 def test_what_is_kept_is_not_asked_and_what_is_not_kept_is() -> None:
@@ -102,7 +108,7 @@ def test_what_is_kept_is_not_asked_and_what_is_not_kept_is() -> None:
     base.measure()
     base.ask({line: [VJP, CAUSAL] for line in LINES[:2]}, [VJP])
     assert processes.orders == [{"case 1": [CAUSAL]}]
-    assert base.is_measured and base.snapshot().cases["case 1"].laws[CAUSAL] == "holds"
+    assert base.is_measured and base.snapshot().cases["case 1"].properties[CAUSAL] == "holds"
 
 
 def test_asked_soon_it_answers_before_it_is_measured() -> None:
@@ -112,10 +118,10 @@ def test_asked_soon_it_answers_before_it_is_measured() -> None:
     assert base.answers() is None
     base.ask({"case 3": [VJP]}, [VJP], soon=True)
     found = base.answers()
-    assert found is not None and found.cases["case 3"].laws == {VJP: "holds"} and not base.is_measured
+    assert found is not None and found.cases["case 3"].properties == {VJP: "holds"} and not base.is_measured
 
 
 def test_an_error_of_one_process_is_that_of_the_base() -> None:
-    base = Base(lambda laws: lambda: Snapshot("fast", error="killed"), None)
+    base = Base(lambda properties: lambda: Snapshot("fast", error="killed"), None)
     base.ask({"case 0": [CAUSAL]}, [VJP])
     assert base.snapshot().error == "killed"

@@ -120,7 +120,12 @@ def test_it_says_the_same_each_time(clone: Project) -> None:
         (report,) = json.loads(out)["reports"]
         lines = [(line["weight"], line["text"]) for line in report["comparison"]["lines"]]
         counts = [
-            (each["law"], each["dtype"], each["status"], *(each[key] for key in sorted(each) if key[:6] == "cases_"))
+            (
+                each["property"],
+                each["dtype"],
+                each["status"],
+                *(each[key] for key in sorted(each) if key[:6] == "cases_"),
+            )
             for each in report["verdicts"]
         ]
         explained = [fault["diagnosis"]["cause"] for fault in report["faults"]]

@@ -14,19 +14,19 @@ from gradoracle.model.errors import UsageError
 ENTRY = """
 [[failure]]
 kernel = "my_rmsnorm"
-law = "{law}"
+property = "{property_name}"
 reason = "the scale is off"
 issue = "https://example.org/1"
 expires = {expires}
 """
-LAWS = "*_matches_the_oracle"
+PROPERTIES = "*_matches_the_oracle"
 
 
-def known(clone: Project, law: str = LAWS, expires: str = "2999-01-31") -> None:
+def known(clone: Project, property_name: str = PROPERTIES, expires: str = "2999-01-31") -> None:
     """Commit a kernel that is wrong, and that it is known to be."""
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
     clone.edit(CONFIG, ("[tool.gradoracle]\n", '[tool.gradoracle]\nknown-failures = "known.toml"\n'))
-    (clone.folder / "known.toml").write_text(ENTRY.format(law=law, expires=expires))
+    (clone.folder / "known.toml").write_text(ENTRY.format(property_name=property_name, expires=expires))
     clone.commit("a fault that is known")
 
 
@@ -48,7 +48,7 @@ def test_one_that_has_expired_is_red_and_excuses_nothing(clone: Project) -> None
 
 
 def test_an_entry_that_matches_no_property_is_a_regression(clone: Project) -> None:
-    known(clone, law="vjp_matches_the_orakle")
+    known(clone, property_name="vjp_matches_the_orakle")
     clone.edit(KERNEL, ("gw", "weighted"))
     code, out, _ = clone.gate("--base", "HEAD")
     assert code == 1 and "known failure that matches no property" in out
@@ -57,7 +57,7 @@ def test_an_entry_that_matches_no_property_is_a_regression(clone: Project) -> No
 def test_a_change_cannot_excuse_itself(clone: Project) -> None:
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
     clone.edit(CONFIG, ("[tool.gradoracle]\n", '[tool.gradoracle]\nknown-failures = "known.toml"\n'))
-    (clone.folder / "known.toml").write_text(ENTRY.format(law=LAWS, expires="2999-01-31"))
+    (clone.folder / "known.toml").write_text(ENTRY.format(property_name=PROPERTIES, expires="2999-01-31"))
     code, out, _ = clone.gate("--base", "HEAD")
     assert code == 1 and "the known failures: changed" in out
     assert "vjp_matches_the_oracle held in the base and is violated" in out
@@ -67,11 +67,14 @@ def test_a_change_cannot_excuse_itself(clone: Project) -> None:
     ("text", "said"),
     [
         ("x = 1", "expected only [[failure]] entries"),
-        ("[[failure]]\nkernel = 'k'", "failure 1 has no law; expected kernel, law, reason, issue, expires"),
-        (ENTRY.format(law="*", expires="'soon'"), "failure 1: expires is 'soon'; expected a date such as 2027-01-31"),
-        (ENTRY.format(law="*", expires="2027-01-31T00:00:00"), "expected a date such as"),
-        (ENTRY.format(law=" ", expires="2027-01-31"), "failure 1: law is ' '; expected a string"),
-        (ENTRY.format(law="*", expires="2027-01-31") + "until = 3", "failure 1: 'until' is unknown"),
+        ("[[failure]]\nkernel = 'k'", "failure 1 has no property; expected kernel, property, reason, issue, expires"),
+        (
+            ENTRY.format(property_name="*", expires="'soon'"),
+            "failure 1: expires is 'soon'; expected a date such as 2027-01-31",
+        ),
+        (ENTRY.format(property_name="*", expires="2027-01-31T00:00:00"), "expected a date such as"),
+        (ENTRY.format(property_name=" ", expires="2027-01-31"), "failure 1: property is ' '; expected a string"),
+        (ENTRY.format(property_name="*", expires="2027-01-31") + "until = 3", "failure 1: 'until' is unknown"),
         ("[[failure]", "known.toml is not valid TOML"),
     ],
 )
@@ -87,7 +90,7 @@ def test_a_file_that_is_not_as_it_should_be_is_one_sentence(tmp_path: Path, text
 
 def test_the_last_day_counts(tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
-    file.write_text(ENTRY.format(law="*", expires="2027-01-31"))
+    file.write_text(ENTRY.format(property_name="*", expires="2027-01-31"))
     (entry,) = read(file, "known.toml")
     assert not entry.has_expired(datetime.date(2027, 1, 31)) and entry.has_expired(datetime.date(2027, 2, 1))
     assert entry.matches("my_rmsnorm", "anything", "float16") and not entry.matches("other", "anything", "float16")

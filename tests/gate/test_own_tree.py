@@ -43,7 +43,7 @@ def test_a_shipped_kernel_that_cannot_be_imported_is_red_and_no_fault_of_gradora
     assert code == 1 and "cannot import name 'lsee'" in " ".join(out.split())
 
 
-def test_a_law_that_cannot_be_imported_is_gradoracle_s_own_fault(tree: Project) -> None:
+def test_a_property_that_cannot_be_imported_is_gradoracle_s_own_fault(tree: Project) -> None:
     with (tree.folder / "properties/lse/__init__.py").open("a") as appended:
         appended.write("1 / 0\n")
     tree.commit()

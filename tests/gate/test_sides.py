@@ -34,7 +34,7 @@ def test_without_a_failure_or_a_report_there_is_only_the_answer(clone: Project, 
     side = _side(clone, tmp_path)
     assert side.news() is None and side.answer()["rmsnorm"].report is not None
     clone.edit(KERNEL, (RIGHT, WRONG))
-    side = _side(clone, tmp_path, laws={})
+    side = _side(clone, tmp_path, properties={})
     assert side.news() is None and side.answer()["rmsnorm"].report is None
 
 
@@ -50,19 +50,19 @@ def test_cases_that_come_first_change_the_order_and_nothing_else(clone: Project,
     assert to_plain(other.report) == to_plain(plain.report)
 
 
-def test_laws_are_judged_on_the_cases_that_are_named_alone(clone: Project, tmp_path: Path) -> None:
-    plain = _side(clone, tmp_path, laws={}).answer()["rmsnorm"]
+def test_properties_are_judged_on_the_cases_that_are_named_alone(clone: Project, tmp_path: Path) -> None:
+    plain = _side(clone, tmp_path, properties={}).answer()["rmsnorm"]
     lines = list(plain.cases)
     asked = {lines[3]: ["vjp_matches_the_oracle"], lines[5]: ["forward_matches_the_oracle"]}
-    found = _side(clone, tmp_path, laws=asked, measures=False).answer()["rmsnorm"]
-    assert {line: list(case.laws) for line, case in found.cases.items()} == asked and found.is_whole
-    assert all(case.laws.items() <= plain.cases[line].laws.items() for line, case in found.cases.items())
-    nothing = _side(clone, tmp_path, laws={"case of another tree": ["x"]}, measures=False).answer()
+    found = _side(clone, tmp_path, properties=asked, measures=False).answer()["rmsnorm"]
+    assert {line: list(case.properties) for line, case in found.cases.items()} == asked and found.is_whole
+    assert all(case.properties.items() <= plain.cases[line].properties.items() for line, case in found.cases.items())
+    nothing = _side(clone, tmp_path, properties={"case of another tree": ["x"]}, measures=False).answer()
     assert nothing["rmsnorm"].cases == {} and not nothing["rmsnorm"].error
 
 
 def test_functions_of_the_named_folder_that_ran_are_recorded(clone: Project, tmp_path: Path) -> None:
-    found = _side(clone, tmp_path, laws={}, called_in=str(clone.folder)).answer()["rmsnorm"]
+    found = _side(clone, tmp_path, properties={}, called_in=str(clone.folder)).answer()["rmsnorm"]
     text = (clone.folder / KERNEL).read_text().splitlines()
     names = {
         text[int(line) - 1].strip()
@@ -73,7 +73,7 @@ def test_functions_of_the_named_folder_that_ran_are_recorded(clone: Project, tmp
     assert "def my_rmsnorm(x, w):" in names or "@gradoracle.kernel(rmsnorm)" in names
     assert not any("def rmsnorm" in name for name in names)  # the definition is no part of a kernel's calls
     assert any(f"{HELPER}:4" in case.called for case in found.cases.values())
-    assert not any(case.called for case in _side(clone, tmp_path, laws={}).answer()["rmsnorm"].cases.values())
+    assert not any(case.called for case in _side(clone, tmp_path, properties={}).answer()["rmsnorm"].cases.values())
 
 
 def test_an_early_side_reports_failures_as_it_goes_and_stops_on_request(clone: Project, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_an_early_side_reports_failures_as_it_goes_and_stops_on_request(clone: P
     news = side.news()
     assert news is not None
     (case,) = news["rmsnorm"].cases.values()
-    assert "violated" in case.laws.values()
+    assert "violated" in case.properties.values()
     side.stop()
     found = side.answer()["rmsnorm"]
     assert found.report is not None and not found.is_whole and len(found.cases) < 12
@@ -107,6 +107,6 @@ def test_a_side_judges_the_compilations_that_a_kernel_names(clone: Project, tmp_
     side = SideProcess(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, tmp_path)
     report = side.answer()["rmsnorm"].report
     assert report is not None
-    (found,) = (each for each in report.verdicts if each.law == "shared_memory_fits_each_architecture")
+    (found,) = (each for each in report.verdicts if each.property_name == "shared_memory_fits_each_architecture")
     assert list(found.reasons) == ["the kernel names no compilation for this dtype"]
     assert not any("left to" in note for note in report.notes)

@@ -86,8 +86,8 @@ CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}
         ({}, True),
         ({"is_whole": False}, False),
         ({"error": "killed"}, False),
-        ({"cases": {"a": CASE, "b": replace(CASE, laws={"causal": Status.CRASHED})}}, False),
-        ({"cases": {"b": replace(CASE, laws={"causal": Status.ERROR})}}, False),
+        ({"cases": {"a": CASE, "b": replace(CASE, properties={"causal": Status.CRASHED})}}, False),
+        ({"cases": {"b": replace(CASE, properties={"causal": Status.ERROR})}}, False),
         ({"cases": {"b": replace(CASE, why={"causal": Reason.MEMORY})}}, False),
     ],
 )

@@ -13,7 +13,7 @@ from gradoracle.properties.offline import of_each_architecture
 from kernel_speed.content import ROOT, content
 from sweeps import slow
 
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.check.run import check
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import Status
@@ -21,12 +21,12 @@ from gradoracle.project.request import Request
 from gradoracle.project.target import shipped
 
 JUDGED = [
-    (name, dtype, law.name)
+    (name, dtype, prop.name)
     for name, target in shipped().items()
     for (kernel,) in [target.kernels]
     for dtype in kernel.dtypes or target.family.dtypes
-    for law in laws_of(target.family)
-    if law.kind is PropertyKind.COMPILATION and law.lacks(kernel) is None
+    for prop in properties_of(target.family)
+    if prop.kind is PropertyKind.COMPILATION and prop.lacks(kernel) is None
     if any(True for _ in of_each_architecture(kernel.extras["compilations"], dtype))
 ]
 COMPILED = [
@@ -50,16 +50,22 @@ def test_the_page_is_of_these_kernels_and_each_fits_everywhere(family: str) -> N
     assert heading == f"{family} ({content(family, every_gpu=True)})", changed
 
 
-@pytest.mark.parametrize(("family", "dtype", "law"), [each if each in COMPILED else slow(*each) for each in JUDGED])
-def test_every_compilation_keeps_the_properties_of_compilations(family: str, dtype: str, law: str) -> None:
-    report = check(Request(family, device="cpu", dtypes=(dtype,), property=law, examples=1, workers=0))
+@pytest.mark.parametrize(
+    ("family", "dtype", "property_name"), [each if each in COMPILED else slow(*each) for each in JUDGED]
+)
+def test_every_compilation_keeps_the_properties_of_compilations(family: str, dtype: str, property_name: str) -> None:
+    report = check(Request(family, device="cpu", dtypes=(dtype,), property=property_name, examples=1, workers=0))
     (verdict,) = report.verdicts
     assert verdict.status is Status.HOLDS, verdict.reasons
 
 
 def test_every_shipped_kernel_names_its_compilations() -> None:
     """In each dtype but float64, which no GPU is meant for."""
-    found = {(family, dtype) for family, dtype, law in JUDGED if law == "shared_memory_fits_each_architecture"}
+    found = {
+        (family, dtype)
+        for family, dtype, property_name in JUDGED
+        if property_name == "shared_memory_fits_each_architecture"
+    }
     every = {(name, dtype) for name, target in shipped().items() for dtype in target.kernels[0].dtypes or ()}
     assert {family for family, _ in found} == set(shipped())
     assert {each for each in every if each[1] != "float64"} <= found

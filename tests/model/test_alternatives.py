@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gradoracle.cases.coverage import situations, wanted_situations
+from gradoracle.cases.coverage import goals_of, wanted_goals
 from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.stream import stream
@@ -54,8 +54,8 @@ def test_every_case_gives_exactly_one_and_each_is_given() -> None:
     drawn = cases()
     given = [("row" in case.draws, "rows" in case.draws) for case in drawn]
     assert set(given) == {(True, False), (False, True)}
-    met = {name for case in drawn for name in situations(scaled, KERNEL, case)}
-    expected = wanted_situations(scaled, KERNEL, ("float32",), len(drawn))
+    met = {name for case in drawn for name in goals_of(scaled, KERNEL, case)}
+    expected = wanted_goals(scaled, KERNEL, ("float32",), len(drawn))
     assert set(expected) <= met
     assert {"row given", "row absent", "rows given", "rows absent", "joint large rows", "joint open"} <= set(expected)
     assert not any("trow" in case.draws and "row" not in case.draws for case in drawn)
@@ -102,7 +102,7 @@ def test_a_kernel_that_takes_one_of_them_only_is_given_no_other() -> None:
     only = Kernel("scaled", "scaled", right, options={"rows": ()})
     drawn = list(stream(scaled, only, dtypes=("float32",), examples=110))
     assert all("row" in case.draws and "rows" not in case.draws for case in drawn)
-    expected = wanted_situations(scaled, only, ("float32",), len(drawn))
+    expected = wanted_goals(scaled, only, ("float32",), len(drawn))
     assert "row given" in expected and "row absent" not in expected and "rows given" not in expected
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import gradoracle
 from gradoracle.cases.sample import build
 from gradoracle.cases.stream import stream
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.check.setup import Setup
 from gradoracle.check.worker import examiner
 from gradoracle.model.family import Family
@@ -21,7 +21,7 @@ from gradoracle.model.job import Job
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 
-LAWS = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
+PROPERTIES = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
 
 
 @gradoracle.family(dims={"T": gradoracle.sizes(1, 9), "D": gradoracle.sizes(1, 6)})
@@ -67,13 +67,13 @@ def linear(x: Float[Tensor, "B 5"], weight: Float[Tensor, "3 5"], bias: Float[Te
     return x @ weight.T + bias
 
 
-def statuses(family: Family, kernel: Kernel, law: str, examples: int = 6) -> set[Status]:
+def statuses(family: Family, kernel: Kernel, property_name: str, examples: int = 6) -> set[Status]:
     """The verdicts of one property on drawn cases in float32."""
-    laws = {each.name: each for each in laws_of(family)}
-    work = examiner(Setup("", None, "cpu", "auto", {}, {}), family, {kernel.name: kernel}, laws)
+    properties = {each.name: each for each in properties_of(family)}
+    work = examiner(Setup("", None, "cpu", "auto", {}, {}), family, {kernel.name: kernel}, properties)
     found = set()
     for case in stream(family, kernel, dtypes=("float32",), examples=examples):
-        result: Any = work(Job(kernel.name, case, (law,)), lambda name, limit: None)
+        result: Any = work(Job(kernel.name, case, (property_name,)), lambda name, limit: None)
         found.add(result.results[0].status)
     return found
 
@@ -99,11 +99,11 @@ KERNELS = [
 
 @pytest.mark.parametrize(("family", "right", "wrong"), KERNELS, ids=lambda each: getattr(each, "name", None))
 def test_a_correct_kernel_holds_and_a_wrong_one_does_not(family: Family, right: Any, wrong: Any) -> None:
-    for law in LAWS:
-        found = statuses(family, gradoracle.kernel(family, name="right")(right), law)
+    for property_name in PROPERTIES:
+        found = statuses(family, gradoracle.kernel(family, name="right")(right), property_name)
         assert Status.HOLDS in found <= {Status.HOLDS, Status.NOT_CHECKED}  # what underflows is not checked
     if wrong is not None:
-        assert Status.VIOLATED in statuses(family, gradoracle.kernel(family, name="wrong")(wrong), LAWS[0])
+        assert Status.VIOLATED in statuses(family, gradoracle.kernel(family, name="wrong")(wrong), PROPERTIES[0])
 
 
 def test_the_tensors_have_the_dtypes_of_their_annotations() -> None:

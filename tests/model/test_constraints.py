@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.cases.case_space import case_space
-from gradoracle.cases.coverage import situations, wanted_situations
+from gradoracle.cases.coverage import goals_of, wanted_goals
 from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.stream import stream
@@ -44,12 +44,12 @@ def cases(examples: int = 126) -> list[Case]:
     return list(stream(grouped, KERNEL, dtypes=("float32",), examples=examples))
 
 
-def test_every_case_of_a_stream_keeps_them_and_every_situation_is_met() -> None:
+def test_every_case_of_a_stream_keeps_them_and_every_goal_is_met() -> None:
     drawn = cases()
     assert all(case.dims["H"] % case.dims["G"] == 0 for case in drawn)
     assert all(("a" in case.draws) is ("b" in case.draws) for case in drawn)
-    met = {name for case in drawn for name in situations(grouped, KERNEL, case)}
-    expected = wanted_situations(grouped, KERNEL, ("float32",), len(drawn))
+    met = {name for case in drawn for name in goals_of(grouped, KERNEL, case)}
+    expected = wanted_goals(grouped, KERNEL, ("float32",), len(drawn))
     assert set(expected) <= met
     assert "H > G" in expected and "H < G" not in met | set(expected)
     assert {"G has a tail", "T > 100 000", "a given", "a absent", "b given"} <= set(expected)

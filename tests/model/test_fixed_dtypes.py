@@ -51,7 +51,7 @@ def checked(kernel: str, **fields: object) -> Report:
 
 
 def statuses(report: Report, dtype: str) -> dict[str, Status]:
-    return {verdict.law: verdict.status for verdict in report.verdicts if verdict.dtype == dtype}
+    return {verdict.property_name: verdict.status for verdict in report.verdicts if verdict.dtype == dtype}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
@@ -67,7 +67,7 @@ def test_a_correct_kernel_holds_in_every_dtype() -> None:
     report = checked("right", dtypes=("float32", "bfloat16", "float16", "float64"))
     assert report.exit_code == 0
     assert all(verdict.status is Status.HOLDS for verdict in report.verdicts)
-    floats = {v.dtype: v.sensitivity for v in report.verdicts if v.law == "forward_matches_the_oracle"}
+    floats = {v.dtype: v.sensitivity for v in report.verdicts if v.property_name == "forward_matches_the_oracle"}
     assert floats["bfloat16"] is not None and floats["bfloat16"] < 1e-4, "an output in float32 is held to float32"
 
 

@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gradoracle.cases.coverage import situations, wanted_situations
+from gradoracle.cases.coverage import goals_of, wanted_goals
 from gradoracle.cases.stream import stream
 from gradoracle.check.usable_case import require_case
 from gradoracle.model.case import Case, Draw
@@ -52,8 +52,8 @@ def adopted(function: Any) -> Kernel:
     return found
 
 
-def drawn(subject: Kernel) -> set[str]:
-    return {name for case in stream(shifted, subject, dtypes=("float32",), examples=150) for name in case.draws}
+def drawn(kernel: Kernel) -> set[str]:
+    return {name for case in stream(shifted, kernel, dtypes=("float32",), examples=150) for name in case.draws}
 
 
 def test_what_a_signature_does_not_name_is_not_drawn():
@@ -71,11 +71,11 @@ def test_a_signature_that_cannot_be_read_is_given_no_optional_input():
 @pytest.mark.parametrize(("function", "there"), [(plain, False), (biased, True)])
 def test_coverage_goals_of_what_is_not_taken_are_not_expected(function, there):
     subject = adopted(function)
-    expected = wanted_situations(shifted, subject, ("float32",), 150)
+    expected = wanted_goals(shifted, subject, ("float32",), 150)
     assert {"bias given" in expected, "bias absent" in expected, "joint large" in expected} == {there}
     assert "joint plain" in expected and "rows given" not in expected and "recipe lowest" not in expected
     seen = {name for case in stream(shifted, subject, dtypes=("float32",), examples=150) for name in
-            situations(shifted, subject, case)}  # fmt: skip
+            goals_of(shifted, subject, case)}  # fmt: skip
     assert set(expected) <= seen
     assert ("bias absent" in seen) is there
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.cases.case_space import case_space
-from gradoracle.cases.coverage import Focus, focuses, situations, wanted_situations
+from gradoracle.cases.coverage import Focus, focuses, goals_of, wanted_goals
 from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.strategy import draw_case
@@ -99,7 +99,7 @@ def request(kernel: str, **fields: Any) -> Request:
 
 
 def verdicts(report: Report, status: Status) -> set[tuple[str, str]]:
-    return {(verdict.law, verdict.dtype) for verdict in report.verdicts if verdict.status is status}
+    return {(verdict.property_name, verdict.dtype) for verdict in report.verdicts if verdict.status is status}
 
 
 def messages(report: Report) -> set[str]:
@@ -128,27 +128,27 @@ def test_a_sample_has_the_cotangents_of_the_outputs_that_are_asked_for() -> None
     )
 
 
-def test_a_correct_kernel_holds_under_every_law() -> None:
+def test_a_correct_kernel_holds_under_every_property() -> None:
     report = check(request("right", property="*", examples=60))
     assert verdicts(report, Status.VIOLATED) == verdicts(report, Status.CRASHED) == set()
-    held = {law for law, _ in verdicts(report, Status.HOLDS)}
+    held = {property_name for property_name, _ in verdicts(report, Status.HOLDS)}
     assert {"hvp_is_symmetric", "vjp_and_jvp_are_adjoint", "vjp_of_a_cotangent_on_each_output_alone"} <= held
     assert {"every_subset_of_requires_grad_gives_the_same_gradients", "tail_and_padding_invariance"} <= held
     assert {"batch_and_head_permutation_equivariance", "any_layout_of_cotangents_is_right_or_refused"} <= held
-    assert report.situations["return_state = True"] and report.situations["return_state = False"]
+    assert report.goals["return_state = True"] and report.goals["return_state = False"]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "laws"),
+    ("kernel", "properties"),
     [
         ("wrong_state", {"forward", "vjp", "jvp"}),
         ("state_without_gradient", {"vjp", "jvp"}),
         ("wrong_output_where_asked", {"forward", "vjp", "jvp"}),
     ],
 )
-def test_what_is_wrong_only_where_state_is_asked_for_is_violated(kernel: str, laws: set[str]) -> None:
+def test_what_is_wrong_only_where_state_is_asked_for_is_violated(kernel: str, properties: set[str]) -> None:
     report = check(request(kernel, property="[fvj]*_matches_the_oracle"))
-    assert {law.split("_")[0] for law, _ in verdicts(report, Status.VIOLATED)} == laws
+    assert {property_name.split("_")[0] for property_name, _ in verdicts(report, Status.VIOLATED)} == properties
     for verdict in report.verdicts:
         if verdict.counterexample is not None:
             assert "--return_state=true" in verdict.counterexample.case, "the fault needs the option"
@@ -171,8 +171,10 @@ def test_a_callable_without_the_option_is_called_without_it() -> None:
     report = check(request("outside", property="*", examples=24, **target))
     assert not verdicts(report, Status.VIOLATED) | verdicts(report, Status.CRASHED)
     assert ("vjp_matches_the_oracle", "float32") in verdicts(report, Status.HOLDS)
-    assert "return_state = True" not in report.situations
-    (alone,) = [v for v in report.verdicts if v.law.startswith("vjp_of_a_cotangent_on") and v.dtype == "float32"]
+    assert "return_state = True" not in report.goals
+    (alone,) = [
+        v for v in report.verdicts if v.property_name.startswith("vjp_of_a_cotangent_on") and v.dtype == "float32"
+    ]
     assert alone.status is Status.NOT_CHECKED and [*alone.reasons] == ["this case has one output"]
     with pytest.raises(UsageError, match="gives option return_state, which outside does not take"):
         replay(CASE.line(f"{Path(__file__)}:outside"), workers=0, **target)
@@ -186,11 +188,11 @@ def test_a_cotangent_is_drawn_only_where_its_output_is_returned() -> None:
     assert drawn and all(case.options["return_state"] for case in drawn)
     assert {case.draw("dstate").layout for case in drawn} >= {"transposed", "expanded"}
     assert sum(case.options.get("return_state", False) for case in run) > 100
-    expected = wanted_situations(running, right, running.dtypes, 400)
+    expected = wanted_goals(running, right, running.dtypes, 400)
     seen: dict[str, int] = {}
     for case in run:
         build(case, running.signature)
-        for name in situations(running, right, case):
+        for name in goals_of(running, right, case):
             seen[name] = seen.get(name, 0) + 1
     assert {"joint large start", "return_state = True", "return_state = False", "cotangent transposed"} <= set(expected)
     assert {name: count for name, count in expected.items() if seen.get(name, 0) < count} == {}

@@ -42,10 +42,10 @@ def test_faults_of_a_users_kernel_are_caught_and_known_the_next_time(tmp_path):
     ran = mutate(tmp_path, *words)
     assert ran.returncode == 0, ran.stderr
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["schema"] == "gradoracle-mutation/1" and found["cases"] == 9 and len(found["mutants"]) == 8
+    assert found["schema"] == "gradoracle-mutation/2" and found["cases"] == 9 and len(found["mutants"]) == 8
     assert len({each["operator"] for each in found["mutants"]}) == 8, "operators take turns"
     killed = [each for each in found["mutants"] if each["fate"] == "killed"]
-    assert len(killed) >= 3 and all(each["law"] and each["case"] and each["seconds"] > 0 for each in killed)
+    assert len(killed) >= 3 and all(each["property"] and each["case"] and each["seconds"] > 0 for each in killed)
     assert f"score {found['score']:.3f}" in ran.stdout
     again = mutate(tmp_path, *words)
     assert again.returncode == 0 and "8 of them known from an earlier run" in again.stdout

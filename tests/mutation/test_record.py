@@ -58,7 +58,7 @@ def test_the_mark_is_of_the_sources_and_of_what_was_asked(tmp_path):
     assert len({fingerprint([one], (0,)), fingerprint([other], (0,)), fingerprint([one], (1,))}) == 3
 
 
-def test_the_score_is_of_those_killed_by_a_law_and_those_that_survived():
+def test_the_score_is_of_those_killed_by_a_property_and_those_that_survived():
     assert Score.of([KILLED, KILLED, SURVIVED, CRASHED]).value == pytest.approx(2 / 3)
     assert Score.of([CRASHED]).value is None
 
@@ -67,7 +67,7 @@ def test_json_has_a_score_and_every_mutant():
     document = json.loads(render(found(KILLED, SURVIVED, CRASHED), "json"))
     assert document["score"] == 0.5 and document["planted"] == 9
     assert [each["fate"] for each in document["mutants"]] == ["killed", "survived", "crashed"]
-    assert document["mutants"][0]["law"] == "vjp_matches_the_oracle" and document["mutants"][0]["seconds"] == 0.5
+    assert document["mutants"][0]["property"] == "vjp_matches_the_oracle" and document["mutants"][0]["seconds"] == 0.5
     assert "+b + a" in document["mutants"][1]["diff"] and "diff" not in document["mutants"][0]
     assert document["operators"]["sign"] == {"killed": 1, "crashed": 1}
 
@@ -89,7 +89,10 @@ def earlier(folder: Path, *outcomes: Outcome) -> Earlier:
 
 
 def test_mutants_that_change_sides_since_an_earlier_report_are_listed(tmp_path):
-    survived, killed = replace(WIDENED, fate=Fate.SURVIVED, law=""), replace(SURVIVED, fate=Fate.KILLED, law="exact")
+    survived, killed = (
+        replace(WIDENED, fate=Fate.SURVIVED, property_name=""),
+        replace(SURVIVED, fate=Fate.KILLED, property_name="exact"),
+    )
     now = found(KILLED, SURVIVED, WIDENED, CRASHED)
     now.since = earlier(tmp_path, replace(KILLED, fate=Fate.NOT_RUN), killed, survived, CRASHED)
     said = "of 3 mutants in both, 1 that survived are killed, 1 that were killed survive"
@@ -104,7 +107,7 @@ def test_mutants_that_change_sides_since_an_earlier_report_are_listed(tmp_path):
     assert document["since"]["mutants"] == 4 and document["since"]["survived_and_killed"] == []
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "gradoracle-mutation/2", "mutants": []}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "gradoracle-mutation/0", "mutants": []}'])
 def test_an_earlier_report_that_is_none_is_refused_in_a_sentence(tmp_path, text):
     (tmp_path / "none.json").write_text(text)
     with pytest.raises(UsageError, match=r"--since .*none\.json: expected a report of gradoracle mutate --format json"):

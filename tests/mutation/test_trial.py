@@ -91,25 +91,29 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, name: str, text: str):
     return tried
 
 
-def test_a_law_that_is_violated_kills(bench):
+def test_a_property_that_is_violated_kills(bench):
     outcome = bench("return 2 * x * g", "return x * g", "Square.backward")
-    assert (outcome.fate, outcome.law) == (Fate.KILLED, "vjp_matches_the_oracle")
+    assert (outcome.fate, outcome.property_name) == (Fate.KILLED, "vjp_matches_the_oracle")
     assert outcome.tried == 1 and outcome.case.startswith("case:1 square cpu float32")
-    assert set(outcome.laws) > {"vjp_matches_the_oracle"}, "the killing case is judged by every law"
+    assert set(outcome.properties) > {"vjp_matches_the_oracle"}, "the killing case is judged by every property"
 
 
-WIDENED = "formula_is_exact_when_widened"
+WIDENED = "definition_is_exact_when_widened"
 
 
 def test_a_slip_below_the_rounding_of_the_dtype_is_killed_by_the_widened_kernel_alone(low):
     outcome = low("return 2 * x * g", "return 2.0001 * x * g", "Square.backward")
-    assert (outcome.fate, outcome.law, outcome.laws) == (Fate.KILLED, WIDENED, (WIDENED,)) and outcome.widened
+    assert (outcome.fate, outcome.property_name, outcome.properties) == (
+        Fate.KILLED,
+        WIDENED,
+        (WIDENED,),
+    ) and outcome.widened
 
 
 def test_what_a_property_of_the_kernel_as_written_sees_is_its_kill(low, bench):
     for tried, dtype in ((low, "bfloat16"), (bench, "float32")):
         outcome = tried("return 2 * x * g", "return 2.2 * x * g", "Square.backward")
-        assert (outcome.fate, outcome.law) == (Fate.KILLED, "vjp_matches_the_oracle") and not outcome.widened
+        assert (outcome.fate, outcome.property_name) == (Fate.KILLED, "vjp_matches_the_oracle") and not outcome.widened
         assert f" {dtype} " in outcome.case
 
 
@@ -147,7 +151,7 @@ def test_what_changes_nothing_survives_all_cases(bench):
 def test_trouble_is_no_kill(bench, monkeypatch, after, fate, reason):
     monkeypatch.setattr(trials, "GRACE", 0.5)
     outcome = bench("return x * x\n\n\n@gradoracle.kernel", f"{after}\n\n\n@gradoracle.kernel", "halves")
-    assert (outcome.fate, outcome.law) == (fate, "") and reason in outcome.reason, outcome.reason
+    assert (outcome.fate, outcome.property_name) == (fate, "") and reason in outcome.reason, outcome.reason
 
 
 def test_a_mutant_that_does_not_import_is_stillborn(bench):

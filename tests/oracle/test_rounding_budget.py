@@ -296,10 +296,10 @@ def test_an_output_that_overflows_in_truth_is_no_intermediate() -> None:
     assert eager is not None and eager.tolist() == [False, True]
 
 
-# ---- laws and algorithms ----
+# ---- properties and algorithms ----
 
 
-def test_a_law_reads_the_errors_of_its_inputs() -> None:
+def test_a_property_reads_the_errors_of_its_inputs() -> None:
     x, y = random(5), random(5, seed=1)
     errors = 1e-3 * random(16, 5, seed=2)
     own = [(torch.full((5,), 1e-6, dtype=torch.float64), torch.full((5,), 4e-3, dtype=torch.float64), errors), None]

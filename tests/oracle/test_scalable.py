@@ -14,7 +14,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample, build
 from gradoracle.check import memory_estimate
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS, Contract
@@ -97,8 +97,8 @@ def test_what_is_outgrown_is_never_traced_and_what_is_not_always_is() -> None:
         own = evidence(size, right)
         assert dims_of(running, own.sample) == {"N": size}
         assert (own.oracle.scalable(own.sample) is SUMS) is served
-        for law in (forward_matches_the_oracle, vjp_matches_the_oracle):
-            assert judge_law(law, own).status is Status.HOLDS
+        for prop in (forward_matches_the_oracle, vjp_matches_the_oracle):
+            assert judge_property(prop, own).status is Status.HOLDS
         assert bool(own.oracle._graphs) is not served
         assert bool(SUMS.asked) is served
     assert "budgets vjp {'out': 'float32', 'dx': 'float32'}" in SUMS.asked
@@ -106,12 +106,14 @@ def test_what_is_outgrown_is_never_traced_and_what_is_not_always_is() -> None:
 
 @pytest.mark.parametrize("size", [LARGEST_TRACED, 5000])
 def test_a_wrong_kernel_is_wrong_by_either(size: int) -> None:
-    assert judge_law(forward_matches_the_oracle, evidence(size, lambda x: right(x) * 1.001)).status is Status.VIOLATED
+    assert (
+        judge_property(forward_matches_the_oracle, evidence(size, lambda x: right(x) * 1.001)).status is Status.VIOLATED
+    )
 
 
 def test_a_reading_that_there_is_not_is_not_checked_with_the_reason() -> None:
     own = evidence(5000, right, "certified")
-    assert judge_law(forward_matches_the_oracle, evidence(5000, right, "certified")).status is not Status.VIOLATED
+    assert judge_property(forward_matches_the_oracle, evidence(5000, right, "certified")).status is not Status.VIOLATED
     budgets = own.oracle.budgets(own.sample, Derivative.VJP, PRESETS["ieee32"])
     with pytest.raises(Unread, match="running has no certified reading of the vjp at these sizes"):
         own.oracle.truth(own.sample, Derivative.VJP, budgets, PRESETS["ieee32"])

@@ -65,7 +65,7 @@ def package(write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monke
     name = f"shipped_{tmp_path.name}"
     write(f"{name}/__init__.py", "")
     write(f"{name}/double.py", FAMILY, KERNELS, "\nFAMILY = double\nKERNELS = (added, shifted)\n")
-    write(f"{name}/universal.py", "LAWS = ()\n")
+    write(f"{name}/universal.py", "PROPERTIES = ()\n")
     write(f"{name}/test_entry.py", "raise AssertionError('imported')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for module in (target, names):

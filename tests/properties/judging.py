@@ -10,11 +10,11 @@ from gradoracle.properties.universal import UNIVERSAL
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, parse
 from gradoracle.model.family import Family
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
@@ -22,29 +22,29 @@ from gradoracle.oracle.truth import Oracle
 
 def property_of(family: Family, name: str) -> Property:
     """A property of a family or of all families, by its name."""
-    (found,) = (law for law in (*family.properties, *UNIVERSAL) if law.name == name)
+    (found,) = (prop for prop in (*family.properties, *UNIVERSAL) if prop.name == name)
     return found
 
 
-def evidence(case: Case | str, subject: Kernel, oracle: Oracle, device: str = "cpu") -> Evidence:
+def evidence(case: Case | str, kernel: Kernel, oracle: Oracle, device: str = "cpu") -> Evidence:
     """Evidence of a kernel on a case or case line, with tensors on a device."""
     case, family = parse(case)[2] if isinstance(case, str) else case, oracle.family
     sample = build(case, family.signature, domains=family.domains, device=device)
-    return Evidence(case, sample, KernelRunner(family, subject), oracle)
+    return Evidence(case, sample, KernelRunner(family, kernel), oracle)
 
 
-def judge(law: Property | str, case: Case | str, subject: Kernel, oracle: Oracle) -> LawResult:
+def judge(prop: Property | str, case: Case | str, kernel: Kernel, oracle: Oracle) -> PropertyResult:
     """The result of a property on a case, which it has to apply to."""
-    return judge_on(law, evidence(case, subject, oracle))
+    return judge_on(prop, evidence(case, kernel, oracle))
 
 
-def judge_on(law: Property | str, own: Evidence) -> LawResult:
+def judge_on(prop: Property | str, own: Evidence) -> PropertyResult:
     """The result of a property on evidence, which it has to apply to."""
     family, subject = own.oracle.family, own.subject.kernel
-    law = property_of(family, law) if isinstance(law, str) else law
-    reason = law.applies(own.case, subject)
-    assert reason is None, f"{law.name} does not apply: {reason}"
-    return judge_law(law, own)
+    prop = property_of(family, prop) if isinstance(prop, str) else prop
+    reason = prop.applies(own.case, subject)
+    assert reason is None, f"{prop.name} does not apply: {reason}"
+    return judge_property(prop, own)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Row:
     """A wrong kernel with the property that it violates on a case, and correct kernels that satisfy it there.
 
     Attributes:
-        law: the property's name.
+        property_name: the property's name.
         fault: what is wrong with the kernel, for the test's id.
         case: a case or a case line.
         wrong: the kernel.
@@ -64,7 +64,7 @@ class Row:
         marks: of pytest.
     """
 
-    law: str
+    property_name: str
     fault: str
     case: Case | str
     wrong: Kernel
@@ -78,4 +78,4 @@ class Row:
 
 def last_cases(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Each property of the rows with the case line of the last of its rows."""
-    return list({row.law: str(row.case) for row in rows}.items())
+    return list({row.property_name: str(row.case) for row in rows}.items())

@@ -24,8 +24,10 @@ def checked(family: str, file: Path, name: str, *dtypes: str, **fields: object) 
 def assert_holds(report: Report, *dtypes: str) -> None:
     """Both properties hold in these dtypes."""
     assert report.exit_code == 0
-    assert {(v.law, v.dtype) for v in report.verdicts if v.status is Status.HOLDS} == {
-        (law, dtype) for law in ("forward_matches_the_oracle", "vjp_matches_the_oracle") for dtype in dtypes
+    assert {(v.property_name, v.dtype) for v in report.verdicts if v.status is Status.HOLDS} == {
+        (property_name, dtype)
+        for property_name in ("forward_matches_the_oracle", "vjp_matches_the_oracle")
+        for dtype in dtypes
     }
 
 

@@ -1,4 +1,6 @@
-"""The few cases of ``pytest properties --brief``: each law that the default cases are judged by has one among them."""
+"""The few cases of ``pytest properties --brief``: each property that the default cases are judged by has one among
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import pytest
 from gradoracle.properties.test_properties import brief
 
 from gradoracle.cases.stream import stream
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.cli.testing import PROFILES
 from gradoracle.project.target import shipped
 
@@ -14,16 +16,16 @@ TARGETS = shipped()
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_law_of_the_default_cases_applies_to_one_of_the_few(name: str) -> None:
+def test_every_property_of_the_default_cases_applies_to_one_of_the_few(name: str) -> None:
     family = TARGETS[name].family.on("cpu")
     for kernel in TARGETS[name].kernels:
         for dtype in family.dtypes if kernel.dtypes is None else kernel.dtypes:
             few = stream(family, kernel, dtypes=(dtype,), **brief(family))
             many = stream(family, kernel, dtypes=(dtype,), examples=PROFILES["dev"])
             left_out = {
-                law.name
-                for law in laws_of(family)
-                if any(law.applies(case, kernel) is None for case in many)
-                and not any(law.applies(case, kernel) is None for case in few)
+                prop.name
+                for prop in properties_of(family)
+                if any(prop.applies(case, kernel) is None for case in many)
+                and not any(prop.applies(case, kernel) is None for case in few)
             }
             assert not left_out, (kernel.name, dtype)

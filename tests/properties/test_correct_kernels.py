@@ -26,32 +26,32 @@ SWEEPS = [
     ("semicrf", semicrf.SHIPPED, semicrf.ORACLE, last_cases(semicrf.OF_SHIPPED), NARROW),
 ]
 EVERY = [
-    pytest.param(subject, oracle, law, line.replace("float32", dtype), id=f"{title}-{law}-{dtype}")
+    pytest.param(subject, oracle, property_name, line.replace("float32", dtype), id=f"{title}-{property_name}-{dtype}")
     for title, subject, oracle, cases, dtypes in SWEEPS
-    for law, line in cases
+    for property_name, line in cases
     for dtype in dtypes
 ]
-LAWS = [law for target in shipped().values() for law in target.family.properties]
+PROPERTIES = [prop for target in shipped().values() for prop in target.family.properties]
 
 
-@pytest.mark.parametrize(("subject", "oracle", "law", "line"), EVERY)
-def test_a_correct_kernel_holds_in_every_dtype(subject: Kernel, oracle: Oracle, law: str, line: str) -> None:
-    found = judge(law, line, subject, oracle)
+@pytest.mark.parametrize(("kernel", "oracle", "property_name", "line"), EVERY)
+def test_a_correct_kernel_holds_in_every_dtype(kernel: Kernel, oracle: Oracle, property_name: str, line: str) -> None:
+    found = judge(property_name, line, kernel, oracle)
     assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
 
 
-@pytest.mark.parametrize("law", dict(last_cases(semicrf.OF_SHIPPED)))
-def test_the_semi_crf_holds_where_a_sequence_has_no_segmentation_or_no_position(law: str) -> None:
+@pytest.mark.parametrize("property_name", dict(last_cases(semicrf.OF_SHIPPED)))
+def test_the_semi_crf_holds_where_a_sequence_has_no_segmentation_or_no_position(property_name: str) -> None:
     for words in (
         "transition~normal duration_bias~forbidden:1",
         "transition~normal lengths~lowest",
         "duration_bias~forbidden:0.3 transition~forbidden:0.4",
     ):
-        found = judge(law, f"{segmentations.SIZES} {words} seed=5", semicrf.SHIPPED, semicrf.ORACLE)
+        found = judge(property_name, f"{segmentations.SIZES} {words} seed=5", semicrf.SHIPPED, semicrf.ORACLE)
         assert not any(f.outcome is Outcome.VIOLATED for f in found.findings), (words, found.findings)
         assert found.status in (Status.HOLDS, Status.NOT_CHECKED)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
-def test_each_property_of_a_family_states_its_reason_and_its_reach(law) -> None:
-    assert law.statement.endswith(".") and law.because and law.catches and law.cannot_catch
+@pytest.mark.parametrize("prop", PROPERTIES, ids=lambda prop: prop.name)
+def test_each_property_of_a_family_states_its_reason_and_its_reach(prop) -> None:
+    assert prop.statement.endswith(".") and prop.because and prop.catches and prop.cannot_catch

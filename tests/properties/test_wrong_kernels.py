@@ -19,7 +19,9 @@ from tests.properties.semicrf import wrong as semicrf
 from tests.properties.universal import wrong as universal
 
 ROWS = [*sdpa.ROWS, *lse.ROWS, *lightning.ROWS, *semicrf.ROWS, *universal.ROWS]
-NAMED = [pytest.param(row, id=f"{row.oracle.family.name}-{row.law}-{row.fault}", marks=row.marks) for row in ROWS]
+NAMED = [
+    pytest.param(row, id=f"{row.oracle.family.name}-{row.property_name}-{row.fault}", marks=row.marks) for row in ROWS
+]
 # where no row does, the test that shows a violation
 ELSEWHERE = {
     "no_shared_allocation_has_two_chunk_axes": (
@@ -77,23 +79,23 @@ ELSEWHERE = {
 }
 
 
-def holding(own: Evidence, laws: tuple[str, ...]) -> None:
-    for law in laws:
-        found = judge_on(law, own)
+def holding(own: Evidence, properties: tuple[str, ...]) -> None:
+    for property_name in properties:
+        found = judge_on(property_name, own)
         violated = [finding for finding in found.findings if finding.outcome is Outcome.VIOLATED]
-        assert found.status is Status.HOLDS, (law, found.status, violated or found.reason)
+        assert found.status is Status.HOLDS, (property_name, found.status, violated or found.reason)
 
 
 @pytest.mark.parametrize("row", NAMED)
 def test_the_wrong_kernel_is_caught_where_correct_ones_hold(row: Row) -> None:
-    laws = (row.law, *row.also)
+    properties = (row.property_name, *row.also)
     for subject in row.correct:
-        holding(evidence(row.case, subject, row.oracle), laws)
+        holding(evidence(row.case, subject, row.oracle), properties)
     own = evidence(row.case, row.wrong, row.oracle)
-    for law in laws:
-        found = judge_on(law, own)
-        assert found.status is Status.VIOLATED, (law, found.status, found.reason, found.findings)
-        if law == row.law:
+    for property_name in properties:
+        found = judge_on(property_name, own)
+        assert found.status is Status.VIOLATED, (property_name, found.status, found.reason, found.findings)
+        if property_name == row.property_name:
             violated = [finding.message for finding in found.findings if finding.outcome is Outcome.VIOLATED]
             assert any(row.says in message for message in violated)
     holding(evidence(row.case, row.wrong, row.oracle), tuple(row.holds))
@@ -102,7 +104,7 @@ def test_the_wrong_kernel_is_caught_where_correct_ones_hold(row: Row) -> None:
 FAMILIES = {name: target.family for name, target in shipped().items()}
 PROPERTIES = {name: family.properties for name, family in FAMILIES.items()} | {"universal": UNIVERSAL}
 VIOLATED = {
-    name: {law for row in found.ROWS for law in (row.law, *row.also)}
+    name: {property_name for row in found.ROWS for property_name in (row.property_name, *row.also)}
     for name, found in {
         "sdpa": sdpa,
         "lse": lse,
@@ -115,11 +117,11 @@ VIOLATED = {
 
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_every_property_has_a_row_or_a_test_of_its_own(name: str) -> None:
-    own = {law.name for law in PROPERTIES[name]}
+    own = {prop.name for prop in PROPERTIES[name]}
     assert own - VIOLATED[name] == own & set(ELSEWHERE)
 
 
 def test_the_tests_elsewhere_exist() -> None:
     for file, test in ELSEWHERE.values():
         assert f"\ndef {test}(" in (Path(__file__).parent / file).read_text()
-    assert set(ELSEWHERE) <= {law.name for laws in PROPERTIES.values() for law in laws}
+    assert set(ELSEWHERE) <= {prop.name for properties in PROPERTIES.values() for prop in properties}

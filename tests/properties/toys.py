@@ -13,7 +13,7 @@ from torch import Tensor
 import gradoracle
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.case import Case, Draw
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
@@ -74,14 +74,14 @@ def kernel(call: Callable[..., Any], **fields: Any) -> Kernel:
     return replace(RIGHT, name=getattr(call, "__name__", "wrong"), call=call, **fields)
 
 
-def evidence(subject: Kernel, case: Case = CASE, family: Any = pick, device: str = "cpu") -> Evidence:
+def evidence(kernel: Kernel, case: Case = CASE, family: Any = pick, device: str = "cpu") -> Evidence:
     """Evidence of a kernel on a case."""
-    return judging.evidence(case, subject, ORACLES.setdefault(family.name, Oracle(family, "float64")), device)
+    return judging.evidence(case, kernel, ORACLES.setdefault(family.name, Oracle(family, "float64")), device)
 
 
-def judged(law: Property, subject: Kernel, case: Case = CASE, family: Any = pick) -> LawResult:
+def judged(prop: Property, kernel: Kernel, case: Case = CASE, family: Any = pick) -> PropertyResult:
     """The result of a property for a kernel on a case, as the engine judges it."""
-    return judging.judge_on(law, evidence(subject, case, family))
+    return judging.judge_on(prop, evidence(kernel, case, family))
 
 
 def drawn(**recipes: str) -> Case:

@@ -25,9 +25,16 @@ from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"
 
 
-def holding(law: str = "forward_matches_the_oracle", dtype: str = "float32") -> Verdict:
+def holding(property_name: str = "forward_matches_the_oracle", dtype: str = "float32") -> Verdict:
     return Verdict(
-        law, "triton_sdpa", dtype, Status.HOLDS, cases_held=42, worst_error=0.4, worst_in_sigma=3.14, sensitivity=2.1e-6
+        property_name,
+        "triton_sdpa",
+        dtype,
+        Status.HOLDS,
+        cases_held=42,
+        worst_error=0.4,
+        worst_in_sigma=3.14,
+        sensitivity=2.1e-6,
     )
 
 
@@ -56,16 +63,18 @@ def region(place: str) -> Region:
 
 
 def about(tensor: str) -> dict[str, Any]:
-    """What a finding of a law says of the tensors of a kernel that it names, as the engine would fill it in."""
+    """What a finding of a property says of the tensors of a kernel that it names, as the engine would fill it in."""
     names = re.findall(r"\b(?:jvp|hvp)\.\w+|\bd[qkv]\b|\bo\b", tensor)
     order = [1 if n.startswith("d") else 2 if n.startswith("jvp") else 3 if n.startswith("hvp") else 0 for n in names]
     derivative = tuple(Derivative)[max(order)] if order else None
     return {"among": () if names == [tensor] else tuple(names), "derivative": derivative}
 
 
-def violated(law: str = "vjp_matches_the_oracle", dtype: str = "float32", rank: int = 5, *findings: Finding) -> Verdict:
+def violated(
+    property_name: str = "vjp_matches_the_oracle", dtype: str = "float32", rank: int = 5, *findings: Finding
+) -> Verdict:
     return Verdict(
-        law,
+        property_name,
         "triton_sdpa",
         dtype,
         Status.VIOLATED,
@@ -154,7 +163,7 @@ def everything() -> Report:
         not_checked(),
     )
     made.verdicts[0].notes.append("less accurate than 'definition': o on 3 cases")
-    made.situations_wanted["T > 100 000"] = 1
+    made.goals_wanted["T > 100 000"] = 1
     made.refusals = {"D must be a multiple of 16, got 7 [see docs]": {"dtype=float16": 42, "D=7": 3}}
     made.notes = ["the signature of f cannot be read"]
     made.unmet = ["dq could not be decided on any float16 case"]

@@ -9,12 +9,12 @@ from gradoracle.properties.universal.architectures import shared_memory_fits_eac
 from jaxtyping import Float
 from torch import Tensor
 
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.cli import main
 from gradoracle.cli.commands import explain
 from gradoracle.execution import device
 from gradoracle.model.family import Family, family
-from gradoracle.model.property import Property, law
+from gradoracle.model.property import Property, property
 from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import Target, resolve
 from gradoracle.report.catalogue import explanation
@@ -30,11 +30,11 @@ def rows_sum_to_one(evidence):
     yield from ()
 
 
-ROWS = law()(rows_sum_to_one)
+ROWS = property()(rows_sum_to_one)
 
 
-def owning(name: str, *laws: Property) -> Target:
-    @family(name=name, properties=laws)
+def owning(name: str, *properties: Property) -> Target:
+    @family(name=name, properties=properties)
     def double(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         return 2 * x
 
@@ -62,14 +62,14 @@ def test_one_text_of_several_families_is_shown_once(monkeypatch, capsys) -> None
 
 
 @pytest.mark.parametrize("name", family_names())
-def test_no_law_of_a_family_hides_another_of_its_laws(name: str) -> None:
+def test_no_property_of_a_family_hides_another_of_its_properties(name: str) -> None:
     device.prepare(device.choose("auto"))
     own: Family = resolve(name).family
-    names = [each.name for each in laws_of(own)]
+    names = [each.name for each in properties_of(own)]
     assert len(names) == len(set(names)) > len(own.properties)
 
 
-def test_every_shipped_law_is_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shipped_property_is_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["list"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("families\n") and "\n  sdpa(q[B H T D], k[B H M D], v[B H M Dv], *, " in out

@@ -112,8 +112,10 @@ def test_everything_that_was_not_checked_is_on_it() -> None:
 def test_no_text_is_taken_for_markup() -> None:
     awkward = "</style><script>alert(1)</script> <img src=x onerror=y> {{ 7 * 7 }} {% raw %} & &amp; \x1b[31m \ud800"
     made = report(violated(), target=awkward)
-    made.verdicts[0].statement = made.verdicts[0].law = made.verdicts[0].kernel = made.verdicts[0].dtype = awkward
-    made.situations = {awkward: 1}
+    made.verdicts[0].statement = made.verdicts[0].property_name = made.verdicts[0].kernel = made.verdicts[0].dtype = (
+        awkward
+    )
+    made.goals = {awkward: 1}
     made.notes = [awkward]
     made.environment = {awkward: awkward}
     text = page(with_faults(made))
@@ -173,14 +175,14 @@ def test_four_families_with_many_faults_stay_small() -> None:
             (found,) = known.counterexample.findings[:1]
             findings = (replace(found, tensor=tensor, place="", region=NOWHERE),)
             other = replace(known.counterexample, findings=findings)
-            each.verdicts.append(replace(known, law=f"law_{number}", counterexample=other))
+            each.verdicts.append(replace(known, property_name=f"property_{number}", counterexample=other))
         made.append(with_faults(each))
     begun = time.monotonic()
     text = page(*made)
     assert len(text.encode()) <= 5 * 2**20
     assert text.count("<svg") == 4 * (MOST_PICTURES // 4 + 3)
     assert text.count("Not drawn") == 4 * (41 - MOST_PICTURES // 4 // 2)
-    assert "VIOLATED law_39" in html.unescape(re.sub(r"<[^>]*>", "", text))
+    assert "VIOLATED property_39" in html.unescape(re.sub(r"<[^>]*>", "", text))
     print(f"{len(text)} characters in {time.monotonic() - begun:.1f} s")
 
 

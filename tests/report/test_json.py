@@ -15,7 +15,7 @@ from gradoracle.model.causes import CAUSES
 from gradoracle.model.comparison import Comparison, Kind, Line
 from gradoracle.model.finding import Finding, Pool
 from gradoracle.model.location import Location
-from gradoracle.model.serialize import Unreadable
+from gradoracle.model.serialize import Unreadable, key_of
 from gradoracle.model.shard import Shard
 from gradoracle.model.sums import Sums
 from gradoracle.model.verdict import Report, Status, Verdict, exit_code
@@ -47,12 +47,12 @@ def test_everything_that_is_known_is_in_it() -> None:
     document = load(render(made, "json"))
     assert document["schema"] == SCHEMA and document["exit_code"] == 1
     (read,) = document["reports"]
-    assert {field.name for field in dataclasses.fields(Report)} <= set(read)
+    assert {key_of(field) for field in dataclasses.fields(Report)} <= set(read)
     assert len(read["verdicts"]) == len(made.verdicts)
     for verdict in read["verdicts"]:
-        assert {field.name for field in dataclasses.fields(Verdict)} <= set(verdict)
+        assert {key_of(field) for field in dataclasses.fields(Verdict)} <= set(verdict)
     assert [verdict["status"] for verdict in read["verdicts"]] == [v.status.value for v in made.verdicts]
-    assert read["inconclusive"] == made.inconclusive() and read["situations"] == made.situations
+    assert read["inconclusive"] == made.inconclusive() and read["goals"] == made.goals
     finding = read["verdicts"][1]["counterexample"]["findings"][0]
     assert finding["worst"] == {"index": [0, 0, 64, 0], "got": 0.5, "true": 0.25, "error_in_sigma": 34.125}
     assert finding["outcome"] == "violated" and "pool" not in finding
@@ -115,7 +115,7 @@ def test_it_is_as_the_schema_says() -> None:
     kinds = (("report", Report), ("verdict", Verdict), ("finding", Finding), ("line", Line), ("comparison", Comparison))
     kinds += (("shard", Shard), ("sums", Sums), ("pool", Pool))
     for name, fields in kinds:
-        own = {field.name for field in dataclasses.fields(fields)} - {"pool"}
+        own = {key_of(field) for field in dataclasses.fields(fields)} - {"pool"}
         assert own <= set(schema["$defs"][name]["properties"]), name
 
 

@@ -56,7 +56,7 @@ def test_any_text_gives_valid_xml() -> None:
     awkward = "".join(map(chr, [*range(0x100), 0xD800, 0xFFFE, 0x1F600])) + "]]></failure>"
     made = report(violated(), target=awkward)
     made.verdicts[0].notes.append(awkward)
-    made.verdicts[0].law = awkward
+    made.verdicts[0].property_name = awkward
     with_faults(made)
     (suite,) = suites(made)
     failure = suite.find("testcase/failure")

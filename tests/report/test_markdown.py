@@ -1,4 +1,4 @@
-"""The Markdown view: rendered, it shows each text as it is, and its table has a row for each law."""
+"""The Markdown view: rendered, it shows each text as it is, and its table has a row for each property."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_leads_with_the_outcome_and_reports_each_fault() -> None:
     assert text.index("VIOLATED vjp_matches_the_oracle") < text.index("\nproperties\n")
 
 
-def test_the_table_has_a_row_for_each_law_and_a_column_for_each_dtype() -> None:
+def test_the_table_has_a_row_for_each_property_and_a_column_for_each_dtype() -> None:
     found = rendered(everything())
     assert [html.unescape(head) for head in re.findall("<th>(.*?)</th>", found)] == [
         "property", "float32", "bfloat16", "float16",
@@ -50,7 +50,7 @@ def test_no_text_is_taken_for_markup() -> None:
     awkward = "a|b <img src=x> `code` **bold** [link](x) @someone #1 ~~x~~ \\ _y_ &amp; \x1b[31m"
     made = report(violated(), target="x\n\n# heading")
     made.verdicts[0].statement = awkward
-    made.verdicts[0].law = "law|`x`"
+    made.verdicts[0].property_name = "property|`x`"
     with_faults(made)
     found = shown(made)
     seen = awkward.replace("\x1b", "\ufffd")

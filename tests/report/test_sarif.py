@@ -49,14 +49,14 @@ def test_the_schema_is_the_published_one_and_refuses_what_is_wrong() -> None:
         jsonschema.validate(wrong_, schema())
 
 
-def test_each_fault_is_a_result_under_its_law_on_the_kernels_line() -> None:
+def test_each_fault_is_a_result_under_its_property_on_the_kernels_line() -> None:
     (run,) = log(located(everything()))["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert len(rules) == len(set(rules)) == 6
     found = {result["ruleId"]: result for result in run["results"]}
     assert {"hvp_matches_the_oracle", "vjp_matches_the_oracle"} <= set(found)
-    for law, result in found.items():
-        assert rules[result["ruleIndex"]] == law and result["level"] == "error"
+    for property_name, result in found.items():
+        assert rules[result["ruleIndex"]] == property_name and result["level"] == "error"
         place = result["locations"][0]["physicalLocation"]
         assert place["artifactLocation"]["uri"] == "kernels/my%20attention.py" and place["region"]["startLine"] == 12
     assert found["vjp_matches_the_oracle"]["properties"]["case"] == CASE
@@ -82,7 +82,7 @@ def prints(made: Report) -> list[str]:
     return [result["partialFingerprints"][FINGERPRINT] for result in log(made)["runs"][0]["results"]]
 
 
-def test_a_fingerprint_is_of_kernel_and_law_and_not_of_case_line_or_dtype() -> None:
+def test_a_fingerprint_is_of_kernel_and_property_and_not_of_case_line_or_dtype() -> None:
     first = prints(located(report(violated())))
     moved = located(report(violated("vjp_matches_the_oracle", "bfloat16", 5, wrong("dq", "every element"))), 99)
     assert prints(moved) == first
@@ -94,5 +94,5 @@ def test_a_fingerprint_is_of_kernel_and_law_and_not_of_case_line_or_dtype() -> N
 def test_any_text_gives_valid_sarif() -> None:
     awkward = "".join(map(chr, [*range(0x100), 0xD800, 0xFFFE, 0x1F600]))
     made = report(violated(), target=awkward)
-    made.verdicts[0].law = made.verdicts[0].statement = awkward
+    made.verdicts[0].property_name = made.verdicts[0].statement = awkward
     log(with_faults(made))

@@ -59,14 +59,16 @@ def test_a_failure_reports_property_element_pattern_case_and_replay() -> None:
     assert shlex.split(replay)[1:] == ["gradoracle", "replay", CASE]
 
 
-def measured(law: str, kind: PropertyKind, *findings: Finding, dtype: str = "float32", rank: int = 0) -> Verdict:
+def measured(
+    property_name: str, kind: PropertyKind, *findings: Finding, dtype: str = "float32", rank: int = 0
+) -> Verdict:
     """A violated property of some kind."""
-    return replace(violated(law, dtype, rank, *findings), kind=kind)
+    return replace(violated(property_name, dtype, rank, *findings), kind=kind)
 
 
 def faults(*verdicts: Verdict) -> list[list[str]]:
     """The properties of each fault, the leading one first."""
-    return [[verdict.law for verdict in (each.lead, *each.others)] for each in failures(report(*verdicts))]
+    return [[verdict.property_name for verdict in (each.lead, *each.others)] for each in failures(report(*verdicts))]
 
 
 def test_a_fault_is_led_by_the_first_tensor_that_is_wrong_by_comparison_with_the_truth() -> None:
@@ -75,7 +77,7 @@ def test_a_fault_is_led_by_the_first_tensor_that_is_wrong_by_comparison_with_the
         measured("hvp_matches", ORACLE, wrong("hvp.q", tail), rank=9),
         measured("rows_of_ds_sum_to_zero", PropertyKind.RELATION, wrong("rowsum of dq", tail), rank=6),
         measured("vjp_matches", ORACLE, wrong("dq", tail)),
-        measured("is_exact_when_widened", PropertyKind.FORMULA, wrong("dq", tail), rank=9),
+        measured("is_exact_when_widened", PropertyKind.DEFINITION, wrong("dq", tail), rank=9),
     )
     assert faults(*made) == [["vjp_matches", "is_exact_when_widened", "hvp_matches", "rows_of_ds_sum_to_zero"]]
     assert faults(*made, measured("forward_matches", ORACLE, wrong("o", "")))[0][0] == "forward_matches"
@@ -131,20 +133,20 @@ def test_what_programs_access_is_told_beside_the_wrong_tensor_that_comes_of_it()
     core = measured("forward_matches", ORACLE, wrong("o", "only T >= 64 (of 65)"))
     access = Finding("launches of vjp", Outcome.VIOLATED, "exact", math.inf, message="k.py:7: reads q[+1 past the end]")
     memory = measured("every_access_stays_inside_its_tensor", PropertyKind.MEMORY, access, rank=8)
-    assert faults(memory, core) == [["forward_matches", memory.law]]
+    assert faults(memory, core) == [["forward_matches", memory.property_name]]
     text = lines(render(report(memory, core), "terminal"))
     start = text.index("shown by every_access_stays_inside_its_tensor, float32")
     assert text[start + 2] == "[exact] k.py:7: reads q[+1 past the end]"
     assert sum(line.startswith("replay") for line in text) == 1
     relation = violated("q_dq_equals_k_dk", "float32", 2, wrong("<q, dq> - <k, dk>", ""))
-    assert faults(relation, memory) == [[memory.law, relation.law]]
+    assert faults(relation, memory) == [[memory.property_name, relation.property_name]]
     arguments = measured("bad_arguments", PropertyKind.ARGUMENTS, wrong("dk", ""))
     assert faults(core, arguments) == [["forward_matches"], ["bad_arguments"]]
     assert faults(core, crashed()) == [["hvp_matches_the_oracle"], ["forward_matches"]]
     assert "shown by" not in render(report(core), "terminal")
 
 
-def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> None:
+def test_a_property_among_tensors_joins_the_property_that_finds_one_of_them_wrong() -> None:
     core = measured("forward_matches", ORACLE, wrong("o", "only T >= 64 (of 65)"))
     of_o = violated("values_of_one", "float32", 3, wrong("o - 1", "only dim 2 >= 64 (of 65)"))
     assert faults(of_o, core) == [["forward_matches", "values_of_one"]]
@@ -153,7 +155,9 @@ def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> Non
     of_dv = violated("sums_of_dv", "float32", 2, wrong("1^T dv - 1^T g", "every element"))
     assert faults(narrow, wide, of_dv) == [["vjp_matches", "hvp_of_one", "sums_of_dv"]]
     inner = violated("q_dq_equals_k_dk", "float32", 2, wrong("<q, dq> - <k, dk>", ""))
-    assert faults(inner, measured("vjp_matches", ORACLE, wrong("dv", "only M = 0"))) == [["vjp_matches", inner.law]]
+    assert faults(inner, measured("vjp_matches", ORACLE, wrong("dv", "only M = 0"))) == [
+        ["vjp_matches", inner.property_name]
+    ]
     precise = replace(measured("vjp_matches", ORACLE, wrong("dv", "only M = 0")), severity=Severity.PRECISION)
     assert len(faults(inner, precise)) == 2, "lost precision explains no relation that is wrong"
     assert faults(inner, violated("key_permutation", "float32", 6, wrong("dk - dk'", ""))) == [
@@ -164,8 +168,8 @@ def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> Non
     nowhere = Worst((), math.nan, math.nan, math.inf)
     bare = replace(nan, pattern="", place="", region=NOWHERE, worst=nowhere)
     unjudged = [bare, replace(bare, tensor="rowsum of P'", among=("jvp.o",))]
-    laws = [violated(f"of_{each.tensor[0]}", "float32", 1, each) for each in unjudged]
-    assert len(faults(violated("forward_matches", "float32", 0, nan), *laws)) == 1
+    properties = [violated(f"of_{each.tensor[0]}", "float32", 1, each) for each in unjudged]
+    assert len(faults(violated("forward_matches", "float32", 0, nan), *properties)) == 1
 
 
 def test_a_report_with_many_faults_is_short_and_verbose_has_all_of_them() -> None:
@@ -173,9 +177,9 @@ def test_a_report_with_many_faults_is_short_and_verbose_has_all_of_them() -> Non
     for n in range(9):
         each = violated(f"property_{n}_of_a_name_that_says_what_is_wrong", "float32", n, wrong("dv", "word " * 200))
         each.kernel = f"kernel_{n}"
-        made += [each, replace(each, law=f"other_{n}")]
-    made += [replace(not_checked(), law=f"lacking_{n}") for n in range(30)]
-    whole = report(*made, situations={f"situation {n}": 3 for n in range(99)})
+        made += [each, replace(each, property_name=f"other_{n}")]
+    made += [replace(not_checked(), property_name=f"lacking_{n}") for n in range(30)]
+    whole = report(*made, goals={f"goal {n}": 3 for n in range(99)})
     for width in (80, 120):
         text = render(whole, "terminal", width=width)
         assert len(text.splitlines()) <= 60, width
@@ -184,7 +188,7 @@ def test_a_report_with_many_faults_is_short_and_verbose_has_all_of_them() -> Non
         told = [line for line in text.splitlines() if line.startswith("✗ ")]
         assert 2 <= len(told) - 1 <= 5 and told[0].startswith("✗ CRASHED")
     text = render(whole, "terminal", verbose=True)
-    assert sum(line.startswith("✗ ") for line in text.splitlines()) == 11 and "situation 98: 3" in text
+    assert sum(line.startswith("✗ ") for line in text.splitlines()) == 11 and "goal 98: 3" in text
     assert "lacking_29" in text
 
 
@@ -222,10 +226,10 @@ def test_what_every_property_lacks_is_reported_by_the_first_that_met_it() -> Non
         violated("inputs_unmodified", "float32", 9, replace(lacking, message="o has shape (3, 1), expected (3, 4)")),
     )
     (one,) = failures(report(match, storage))
-    assert one.lead.law == "vjp_matches"
+    assert one.lead.property_name == "vjp_matches"
     measured = replace(wrong("o"), pattern="", place="")
     (other,) = failures(report(match, violated("inputs_unmodified", "float32", 9, measured)))
-    assert other.lead.law == "inputs_unmodified"
+    assert other.lead.property_name == "inputs_unmodified"
 
 
 def test_reasons_and_refusals_that_differ_in_numbers_alone_are_reported_once() -> None:
@@ -240,7 +244,7 @@ def test_reasons_and_refusals_that_differ_in_numbers_alone_are_reported_once() -
 
 
 def test_a_gpu_that_runs_out_of_memory_is_one_line_with_a_count() -> None:
-    first, second = not_checked(), replace(not_checked(), law="other")
+    first, second = not_checked(), replace(not_checked(), property_name="other")
     said = (
         "memory: OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 139.81 GiB"
     )
@@ -265,8 +269,8 @@ def test_what_was_not_checked_is_reported_with_reasons_counts_and_refusals() -> 
     assert "note less accurate than 'definition': o on 3 cases (forward_matches_the_oracle float32)" in text
 
 
-def test_situations_below_their_minimum_stand_out() -> None:
-    made = report(holding(), situations_wanted={"T < M": 3, "T > 100 000": 1})
+def test_goals_below_their_minimum_stand_out() -> None:
+    made = report(holding(), goals_wanted={"T < M": 3, "T > 100 000": 1})
     text = render(made, "terminal", color=True)
     assert "coverage goals: 2 of 3 met" in text
     assert "\x1b[1;31mT > 100 000: 0 of 1 expected" in text
@@ -287,7 +291,7 @@ def test_a_run_that_stopped_early_says_how_far_it_came() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_lines_fit_the_width_but_for_those_to_be_copied(width: int) -> None:
-    long = violated("a_law_whose_name_is_long_because_it_is_a_whole_sentence_about_every_gradient_there_is")
+    long = violated("a_property_whose_name_is_long_because_it_is_a_whole_sentence_about_every_gradient_there_is")
     made = everything()
     made.verdicts.append(long)
     with_faults(made)
@@ -312,13 +316,13 @@ def test_several_targets_end_in_one_line() -> None:
 
 def test_what_is_taken_for_one_fault_does_not_depend_on_the_time_for_shrinking() -> None:
     tail, row, early = wrong("dq", "only T >= 64 (of 65)"), wrong("dk", "only M = 3"), wrong("dv", "only N >= 7")
-    law = measured("vjp_of_each_input", ORACLE, row, rank=6)
-    fixed = replace(law, counterexample=replace(law.counterexample, first_findings=(early,)))
+    verdict = measured("vjp_of_each_input", ORACLE, row, rank=6)
+    fixed = replace(verdict, counterexample=replace(verdict.counterexample, first_findings=(early,)))
     other = measured("vjp_matches_the_oracle", ORACLE, tail, dtype="bfloat16", rank=5)
     in_time = replace(other, counterexample=replace(other.counterexample, findings=(row,), first_findings=(tail,)))
     reports = [report(fixed, other), report(fixed, in_time)]
-    found = [[[v.law for v in (f.lead, *f.others)] for f in failures(each)] for each in reports]
+    found = [[[v.property_name for v in (f.lead, *f.others)] for f in failures(each)] for each in reports]
     assert found == [[["vjp_of_each_input"], ["vjp_matches_the_oracle"]]] * 2
     assert failures(reports[1])[1].lead is reports[1].verdicts[1], "what is told is the smaller case"
     larger = replace(other, counterexample=replace(other.counterexample, further=(early,)))
-    assert len(failures(report(fixed, larger))) == 1  # the largest cases of a law count too
+    assert len(failures(report(fixed, larger))) == 1  # the largest cases of a property count too

@@ -12,7 +12,7 @@ from gradoracle.check.diagnosis.reconstruction import agreed
 from gradoracle.model.causes import CAUSES
 from gradoracle.model.fault import UNKNOWN, Diagnosis
 from gradoracle.model.finding import NO_FORMULA, Finding, Formula, Outcome
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status, Verdict
 
@@ -24,14 +24,14 @@ class Symptom:
     """What one violated property shows of one kernel.
 
     Attributes:
-        law: its name.
+        property_name: its name.
         kind: what it compares.
         cause: what it points at where it is violated alone.
         findings: what is wrong.
         formula: the edit of the definition that gives it, where one was found.
     """
 
-    law: str
+    property_name: str
     kind: PropertyKind = PropertyKind.RELATION
     cause: str = ""
     findings: tuple[Finding, ...] = ()
@@ -46,25 +46,25 @@ class Symptom:
 def of_verdicts(verdicts: Sequence[Verdict]) -> list[Symptom]:
     """The symptoms of the failing verdicts of one kernel that have findings."""
     shown = [(verdict, verdict.counterexample) for verdict in verdicts if verdict.counterexample is not None]
-    found = [Symptom(v.law, v.kind, v.cause, _violated(kept.findings), kept.formula) for v, kept in shown]
+    found = [Symptom(v.property_name, v.kind, v.cause, _violated(kept.findings), kept.formula) for v, kept in shown]
     return [symptom for symptom in found if symptom.findings]
 
 
-def of_results(results: Sequence[LawResult], laws: Mapping[str, Property]) -> list[Symptom]:
+def of_results(results: Sequence[PropertyResult], properties: Mapping[str, Property]) -> list[Symptom]:
     """The symptoms of violations on several cases, one a property."""
-    by_law: dict[str, list[LawResult]] = {}
+    by_property: dict[str, list[PropertyResult]] = {}
     for result in results:
         if result.status is Status.VIOLATED:
-            by_law.setdefault(result.law, []).append(result)
+            by_property.setdefault(result.property_name, []).append(result)
     return [
         Symptom(
             name,
-            laws[name].kind,
-            laws[name].cause,
+            properties[name].kind,
+            properties[name].cause,
             tuple(finding for result in own for finding in _violated(result.findings)),
             agreed([result.formulas for result in own]),
         )
-        for name, own in by_law.items()
+        for name, own in by_property.items()
     ]
 
 
@@ -73,7 +73,11 @@ def diagnose(symptoms: Sequence[Symptom]) -> Diagnosis:
     findings = [finding for symptom in symptoms for finding in symptom.findings]
     declared = {finding.cause or symptom.cause for symptom in symptoms for finding in symptom.findings}
     if len(declared) == 1 and (cause := declared.pop()):  # of another cause the property's own message says so
-        return Diagnosis(cause, CAUSES[cause], f"only {symptoms[0].law} is violated") if cause in CAUSES else UNKNOWN
+        return (
+            Diagnosis(cause, CAUSES[cause], f"only {symptoms[0].property_name} is violated")
+            if cause in CAUSES
+            else UNKNOWN
+        )
     if any(symptom.kind in _FACTS for symptom in symptoms) or any(finding.malformed for finding in findings):
         return UNKNOWN
     measured = [symptom for symptom in symptoms if symptom.kind is PropertyKind.ORACLE]

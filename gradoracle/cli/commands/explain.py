@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def explain(
     name: Annotated[
         str,
-        typer.Argument(metavar="PROPERTY", help="The name of a property, or a glob.", autocompletion=completion.laws),
+        typer.Argument(
+            metavar="PROPERTY", help="The name of a property, or a glob.", autocompletion=completion.properties
+        ),
     ],
 ) -> None:
     """Explain a property: why it holds, what it catches."""
@@ -28,15 +30,18 @@ def explain(
     from gradoracle.report.catalogue import explanation
 
     targets, universal = catalogue()
-    known = [(law, law.families.words) for law in universal]
-    known += [(law, target.family.name) for target in targets for law in target.family.properties]
+    known = [(prop, prop.families.words) for prop in universal]
+    known += [(prop, target.family.name) for target in targets for prop in target.family.properties]
     owners: dict[Property, list[str]] = {}  # several families may define a name, with one text or several
-    for law, whose in known:
-        owners.setdefault(law, []).append(whose)
-    laws = list(dict.fromkeys(law.name for law in owners))
-    found = [each for each in laws if fnmatch.fnmatchcase(each, name)]
+    for prop, whose in known:
+        owners.setdefault(prop, []).append(whose)
+    properties = list(dict.fromkeys(prop.name for prop in owners))
+    found = [each for each in properties if fnmatch.fnmatchcase(each, name)]
     if not found:
-        close = difflib.get_close_matches(name, laws, n=3, cutoff=0.5) or [each for each in laws if name in each][:3]
+        close = (
+            difflib.get_close_matches(name, properties, n=3, cutoff=0.5)
+            or [each for each in properties if name in each][:3]
+        )
         hint = f"did you mean {', '.join(close)}?" if close else "gradoracle list prints them all"
         raise UsageError(f"no property is named {name!r}: {hint}")
-    say("\n".join(explanation(law, owners[law]) for each in found for law in owners if law.name == each))
+    say("\n".join(explanation(prop, owners[prop]) for each in found for prop in owners if prop.name == each))

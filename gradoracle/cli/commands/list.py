@@ -35,16 +35,16 @@ def list_(
     if family is not None:
         one_of("--family", family, [target.family.name for target in targets])
         targets = [target for target in targets if target.family.name == family]
-        universal = [law for law in universal if law.families.hold(targets[0].family)]
+        universal = [prop for prop in universal if prop.families.hold(targets[0].family)]
     if name is None and kind is None:
         say(listing(targets, universal, PRESETS if family is None else {}))
         return
     if kind is not None:
         one_of("--kind", kind, [each.value for each in PropertyKind])
 
-    def chosen(laws: Sequence[Property]) -> tuple[Property, ...]:
-        fitting = (law for law in laws if kind in (None, law.kind.value))
-        return tuple(law for law in fitting if fnmatch.fnmatchcase(law.name, name or "*"))
+    def chosen(props: Sequence[Property]) -> tuple[Property, ...]:
+        fitting = (prop for prop in props if kind in (None, prop.kind.value))
+        return tuple(prop for prop in fitting if fnmatch.fnmatchcase(prop.name, name or "*"))
 
     own = [replace(t, family=replace(t.family, properties=chosen(t.family.properties))) for t in targets]
     if not (found := chosen(universal)) and not any(target.family.properties for target in own):
@@ -57,9 +57,9 @@ def list_(
 
 def catalogue() -> tuple[list[Target], Sequence[Property]]:
     """Every shipped family, and the universal properties."""
-    from gradoracle.check.properties import universal_laws
+    from gradoracle.check.properties import universal_properties
     from gradoracle.execution import device as devices
     from gradoracle.project.target import shipped
 
     devices.prepare(devices.choose("auto"))
-    return list(shipped().values()), universal_laws()
+    return list(shipped().values()), universal_properties()

@@ -27,7 +27,7 @@ def test_every_pass_compiles_and_fits_the_smallest_shared_memory(passes: Callabl
     failed = {key: value for key, value in found.items() if isinstance(value, str)}
     assert not failed, next(iter(failed.items()))
     assert all(0 <= value <= min(SHARED_MEMORY.values()) // 2 for value in found.values() if not isinstance(value, str))
-    few = shared_memory(deciding, "float32")  # what the law compiles
+    few = shared_memory(deciding, "float32")  # what the property compiles
 
     def most(taken: dict[tuple[str, int], int | str]) -> dict[tuple[str, int], int]:
         largest: dict[tuple[str, int], int] = {}
@@ -44,7 +44,7 @@ def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
     assert len(found) == 5 and not any(found.values()), found
 
 
-# lowered to PTX, for what the law of shared memory stops before
+# lowered to PTX, for what the property of shared memory stops before
 WHOLE = """
 import sys
 import triton

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from gradoracle.properties.lightning.laws.tile_shapes import no_shared_allocation_has_two_chunk_axes as law
+from gradoracle.properties.lightning.catalogue.tile_shapes import no_shared_allocation_has_two_chunk_axes as prop
 from gradoracle.properties.offline import SHARED_MEMORY, Allotment, allotments, shapes_by_line, shared_memory
 
 from gradoracle.model.finding import Outcome
@@ -21,18 +21,18 @@ def naming(compilations):
 
 
 def test_a_kernel_that_names_no_axes_is_not_concerned():
-    assert law.applies(CASE, kernel(right, extras={"compilations": chunked.in_registers})) is not None
-    assert law.applies(CASE, naming(chunked.in_registers)) is None
+    assert prop.applies(CASE, kernel(right, extras={"compilations": chunked.in_registers})) is not None
+    assert prop.applies(CASE, naming(chunked.in_registers)) is None
 
 
 def test_scores_in_registers_hold_on_every_architecture():
-    found = judged(law, naming(chunked.in_registers))
+    found = judged(prop, naming(chunked.in_registers))
     assert found.status is Status.HOLDS
     assert len(found.findings) == 2 * len(SHARED_MEMORY)
 
 
 def test_scores_that_are_turned_are_named_with_the_gpu():
-    found = judged(law, naming(chunked.turned))
+    found = judged(prop, naming(chunked.turned))
     assert found.status is Status.VIOLATED
     wrong = {f.tensor: f.message for f in found.findings if f.outcome is Outcome.VIOLATED}
     assert set(wrong) == {f"turned_kernel 64 32 on sm_{capability}" for capability in SHARED_MEMORY}
@@ -43,14 +43,14 @@ def test_features_as_long_as_a_chunk_are_told_apart():
     """Rows of [chunk, features] are no square, though both are 64; scores that are turned still are one."""
     squares = [(64, 64) in taken.tiles for taken in allotments(chunked.as_wide_as_long, "bfloat16").values()]
     assert all(squares)
-    assert judged(law, naming(chunked.as_wide_as_long)).status is Status.HOLDS
-    found = judged(law, naming(chunked.turned_as_wide_as_long))
+    assert judged(prop, naming(chunked.as_wide_as_long)).status is Status.HOLDS
+    found = judged(prop, naming(chunked.turned_as_wide_as_long))
     assert found.status is Status.VIOLATED
     assert sum(f.outcome is Outcome.VIOLATED for f in found.findings) == len(SHARED_MEMORY)
 
 
 def test_compilations_of_each_gpu_have_their_own_axes():
-    found = judged(law, naming(chunked.of_its_own))
+    found = judged(prop, naming(chunked.of_its_own))
     wrong = [f.tensor for f in found.findings if f.outcome is Outcome.VIOLATED]
     assert wrong == ["turned_kernel 64 64 on sm_80"]
     held = {f.tensor for f in found.findings if f.outcome is Outcome.HOLDS}
@@ -58,7 +58,7 @@ def test_compilations_of_each_gpu_have_their_own_axes():
 
 
 def test_scores_that_a_loop_carries_are_told_from_rows_that_it_carries():
-    found = judged(law, naming(chunked.carried))
+    found = judged(prop, naming(chunked.carried))
     assert found.status is Status.VIOLATED
     assert sum(f.outcome is Outcome.VIOLATED for f in found.findings) == len(SHARED_MEMORY)
 
@@ -73,7 +73,7 @@ def test_the_line_of_a_loop_has_the_shapes_of_all_that_it_carries():
 
 
 def test_a_dtype_without_compilations_is_not_checked():
-    found = judged(law, naming(chunked.nothing))
+    found = judged(prop, naming(chunked.nothing))
     assert (found.status, found.reason) == (Status.NOT_CHECKED, "the kernel names no compilation for this dtype")
 
 

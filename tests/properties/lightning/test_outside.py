@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sweeps import slow
 
-from gradoracle.cases.coverage import wanted_situations
+from gradoracle.cases.coverage import wanted_goals
 from gradoracle.model.dims import sizes
 from gradoracle.model.verdict import Report
 from gradoracle.project.target import resolve
@@ -35,7 +35,7 @@ def checked(file: Path, name: str, *dtypes: str, eager: bool = True, **fields: o
 def test_plain_ones_hold_in_every_dtype(name: str) -> None:
     report = checked(FILE, name, *DTYPES, eager=name == "chunked")  # quadratic declares its contracts itself
     assert_holds(report, *DTYPES)
-    met = {situation for situation, count in report.situations.items() if count}
+    met = {goal for goal, count in report.goals.items() if count}
     assert met >= {"initial_state given", "return_state = True", "N has 3 tiles", "D < Dv", "D > Dv"}
 
 
@@ -48,7 +48,7 @@ def test_one_whose_signature_names_no_option_is_given_none(tmp_path: Path) -> No
 @pytest.mark.parametrize(("name", "long"), [("quadratic", False), ("chunked", True)])
 def test_a_square_is_not_asked_for_sequences_that_fit_no_memory(name: str, long: bool) -> None:
     target = resolve(f"{FILE}:{name}", "lightning")
-    expected = wanted_situations(target.family, target.kernels[0], DTYPES, 126)
+    expected = wanted_goals(target.family, target.kernels[0], DTYPES, 126)
     assert ("N > 100 000" in expected) is long and "N has 3 tiles" in expected
 
 
@@ -81,7 +81,7 @@ class TestFla:
     def test_the_chunked_one_holds_in_every_dtype(self) -> None:
         report = checked(FLA, "chunked", *DTYPES)
         assert_holds(report, *DTYPES)
-        assert "initial_state given" not in report.situations, "it takes no state"
+        assert "initial_state given" not in report.goals, "it takes no state"
 
     def test_with_its_own_scale_it_is_another_operator(self, tmp_path: Path) -> None:
         file = tmp_path / "kernel.py"

@@ -27,7 +27,7 @@ WHOLE = "past_and_future_add_up_to_the_whole"
 DOUBLED = "doubling_one_input_doubles_what_is_linear_in_it"
 EXACT = "central_differences_of_the_vjp_are_exact"
 
-# law, fault, case
+# property, fault, case
 CAUGHT = [
     (INNER, "dq one percent large", PLAIN),
     (INNER, "state left out of dq", INITIAL),
@@ -73,4 +73,4 @@ CAUGHT = [
 ]
 
 CORRECT = kernel()
-ROWS = [Row(law, fault, line, kernel(fault), [CORRECT], ORACLE) for law, fault, line in CAUGHT]
+ROWS = [Row(property_name, fault, line, kernel(fault), [CORRECT], ORACLE) for property_name, fault, line in CAUGHT]

@@ -33,7 +33,7 @@ def logsumexp(q, k):
 def test_the_plain_one_holds_in_float32() -> None:
     report = checked(FILE, "logsumexp", "float32")
     assert_holds(report, "float32")
-    met = {name for name, count in report.situations.items() if count}
+    met = {name for name, count in report.goals.items() if count}
     assert met >= {"sinks given", "q_segments given", "kv_segments given", "causal = True", "softcap = 2.0", "H > G"}
 
 
@@ -44,7 +44,7 @@ def test_the_one_that_upcasts_holds_in_every_dtype() -> None:
 def test_rows_that_see_no_key_hold_too() -> None:
     report = checked(FILE, "logsumexp", "float32", property="rows_*")
     assert report.exit_code == 0
-    assert {v.law for v in report.verdicts if v.status is Status.HOLDS} == {
+    assert {v.property_name for v in report.verdicts if v.status is Status.HOLDS} == {
         "rows_without_a_term_are_minus_infinity",
         "rows_that_see_no_key_give_the_sink",
     }
@@ -132,12 +132,12 @@ raises_in_bfloat16.__signature__ = __import__("inspect").signature(upcast)
 """
 
 
-def test_a_backward_that_raises_is_refused_by_the_laws_of_exact_zeros_too(tmp_path: Path) -> None:
+def test_a_backward_that_raises_is_refused_by_the_properties_of_exact_zeros_too(tmp_path: Path) -> None:
     """They pass over derivatives that a kernel lacks; one that lacks all of them gave them nothing to check."""
     file = tmp_path / "raising.py"
     file.write_text(FILE.read_text() + RAISING)
     report = checked(file, "raises_in_bfloat16", "float32", "bfloat16", property="*_no_*gradient")
-    found = {(v.law, v.dtype): v for v in report.verdicts}
+    found = {(v.property_name, v.dtype): v for v in report.verdicts}
     refused = found["keys_of_another_segment_have_no_gradient", "bfloat16"]
     assert refused.status is Status.REFUSED and "no kernel image for bfloat16" in str(refused.reasons)
     assert found["keys_of_another_segment_have_no_gradient", "float32"].status is Status.HOLDS

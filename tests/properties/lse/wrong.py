@@ -22,7 +22,7 @@ MOVES_LSE = "a_common_tangent_of_all_keys_moves_lse_along_q"
 MOVES_DQ = "a_common_tangent_of_all_keys_moves_dq_by_itself"
 SHIFT = "shifting_keys_by_a_constant_moves_lse_along_q"
 
-# law, fault, case
+# property, fault, case
 CAUGHT = [
     ("lse_lies_between_the_largest_term_and_that_plus_log_n", "base 2", BLIND),
     ("lse_lies_between_the_largest_term_and_that_plus_log_n", "zero for empty rows", BLIND),
@@ -75,9 +75,9 @@ CAUGHT = [
 CORRECT = kernel()
 HIDDEN = "its fused backward gives a dq 1e-5 large"  # in bfloat16 unseen, and in a further entry point
 ROWS = [
-    *(Row(law, fault, line, kernel(fault), [CORRECT], ORACLE) for law, fault, line in CAUGHT),
+    *(Row(property_name, fault, line, kernel(fault), [CORRECT], ORACLE) for property_name, fault, line in CAUGHT),
     Row(
-        "formula_is_exact_when_widened", HIDDEN, PLAIN.replace("float32", "bfloat16"), kernel(HIDDEN), [CORRECT],
+        "definition_is_exact_when_widened", HIDDEN, PLAIN.replace("float32", "bfloat16"), kernel(HIDDEN), [CORRECT],
         ORACLE, holds=["vjp_matches_the_oracle", "fused_equals_separate"],
     ),
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from gradoracle.properties import sdpa
 from gradoracle.properties.universal import UNIVERSAL
 
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.model.case import parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
@@ -18,8 +18,8 @@ from tests.properties.sdpa import attention
 from tests.properties.sdpa.attention import evidence, judge
 
 SHIPPED = sdpa.KERNELS[0]
-LAWS = {law.name: law for law in sdpa.FAMILY.properties}
-UNIVERSAL_LAWS = {law.name: law for law in UNIVERSAL}
+PROPERTIES = {prop.name: prop for prop in sdpa.FAMILY.properties}
+UNIVERSAL_PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 CASES = [
     "case:1 sdpa cpu float32 B=1 H=2 T=17 M=33 D=16 Dv=8 blocks=small seed=1",
     "case:1 sdpa cpu bfloat16 B=2 H=1 T=20 M=7 D=5 Dv=9 --causal=true k~normal/transposed blocks=wide seed=2",
@@ -30,23 +30,25 @@ CASES = [
 ]
 
 
-def test_the_shipped_kernel_breaks_no_law_and_each_is_decided() -> None:
+def test_the_shipped_kernel_breaks_no_property_and_each_is_decided() -> None:
     held: set[str] = set()
     for line in CASES:
         own = evidence(line, SHIPPED)
-        laws = [law for law in LAWS.values() if law.applies(own.case, SHIPPED) is None]
-        found = {law.name: judge_law(law, own) for law in laws}
+        properties = [prop for prop in PROPERTIES.values() if prop.applies(own.case, SHIPPED) is None]
+        found = {prop.name: judge_property(prop, own) for prop in properties}
         assert not {name: result for name, result in found.items() if result.status is Status.VIOLATED}
         decided = {name for name, result in found.items() if result.status is Status.HOLDS}
         assert len(decided) >= 15
         held |= decided
-    assert held == set(LAWS)
+    assert held == set(PROPERTIES)
 
 
 def test_a_kernel_without_entry_points_is_not_asked_for_them() -> None:
     bare = replace(SHIPPED, extras={}, jvp=None, hvp=None, deterministic=False)
     _, _, case = parse(CASES[0])
-    barred = {name for name, law in LAWS.items() if (law.applies(case, bare) or "").startswith("the kernel has no")}
+    barred = {
+        name for name, prop in PROPERTIES.items() if (prop.applies(case, bare) or "").startswith("the kernel has no")
+    }
     assert barred == {
         "the_saved_statistics_are_those_of_the_scores",
         "l_lies_between_one_and_the_number_of_keys",
@@ -102,11 +104,15 @@ def _q_doubled(q: Any, k: Any, v: Any, **options: Any) -> Any:
 
 
 def test_a_forward_that_doubles_q_in_place_is_judged_on_the_q_that_it_was_given() -> None:
-    laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "inputs_and_cotangents_are_unmodified")
+    properties = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "inputs_and_cotangents_are_unmodified")
     for subject, expected in ((SHIPPED, Status.HOLDS), (replace(SHIPPED, call=_q_doubled), Status.VIOLATED)):
         own = evidence(CASES[3], subject)
-        found = {law: judge_law(UNIVERSAL_LAWS[law], own) for law in laws}
+        found = {
+            property_name: judge_property(UNIVERSAL_PROPERTIES[property_name], own) for property_name in properties
+        }
         assert {result.status for result in found.values()} == {expected}
-    assert max(law.rank for law in LAWS.values()) < UNIVERSAL_LAWS[laws[-1]].rank, "it leads the report"
-    changed = [f for f in found[laws[-1]].findings if f.outcome is Outcome.VIOLATED]
+    assert max(prop.rank for prop in PROPERTIES.values()) < UNIVERSAL_PROPERTIES[properties[-1]].rank, (
+        "it leads the report"
+    )
+    changed = [f for f in found[properties[-1]].findings if f.outcome is Outcome.VIOLATED]
     assert [(f.tensor, f.message) for f in changed] == [("q", "48 of 48 elements were changed by forward")]

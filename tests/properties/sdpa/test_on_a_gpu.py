@@ -11,11 +11,11 @@ from gradoracle.properties import sdpa
 from gradoracle.properties.sdpa import kernels as declared
 from gradoracle.properties.universal.repetition import _configurations
 
-from gradoracle.cases.coverage import situations, wanted_situations
+from gradoracle.cases.coverage import goals_of, wanted_goals
 from gradoracle.cases.stream import _OF_A_KIND, stream
 from gradoracle.check import plan as planning
 from gradoracle.check.plan import CASES_ON_CPU, CASES_ON_CUDA, resolved
-from gradoracle.check.properties import laws_of
+from gradoracle.check.properties import properties_of
 from gradoracle.model.case import Case
 from gradoracle.project.request import Request
 from tests.properties.sdpa.attention import FAMILY
@@ -44,8 +44,8 @@ def test_cases_are_of_few_kinds_and_meet_every_goal(compiled: None, seed: int) -
     kinds = {KERNEL.compiled_for(case) for case in cases}
     assert len(kinds) <= MOST_KINDS < len({KERNEL.compiled_for(case) for case in drawn(False, seed)})
     assert max(Counter(case.dtype for case in cases).values()) <= CASES_ON_CUDA // 3 + 1
-    met = Counter(name for case in cases for name in situations(FAMILY.on("cuda"), KERNEL, case))
-    goals = wanted_situations(FAMILY.on("cuda"), KERNEL, DTYPES, CASES_ON_CUDA)
+    met = Counter(name for case in cases for name in goals_of(FAMILY.on("cuda"), KERNEL, case))
+    goals = wanted_goals(FAMILY.on("cuda"), KERNEL, DTYPES, CASES_ON_CUDA)
     assert {name: (met[name], count) for name, count in goals.items() if met[name] < count} == {}
     for dtype in DTYPES:  # what a goal does not ask for is still there
         assert len({case.blocks for case in cases if case.dtype == dtype}) >= 4
@@ -59,10 +59,10 @@ def test_a_long_run_has_all_kinds(compiled: None) -> None:
 
 def test_every_property_of_a_case_falls_on_some(compiled: None) -> None:
     cases, family = drawn(True), FAMILY.on("cuda")
-    for law in (law for law in laws_of(family) if law.scope == "case"):
+    for prop in (prop for prop in properties_of(family) if prop.scope == "case"):
         for dtype in DTYPES:
-            applies = [case for case in cases if case.dtype == dtype and law.applies(case, KERNEL) is None]
-            assert sum(map(law.falls_on, applies)) >= min(3, len(applies)), (law.name, dtype)
+            applies = [case for case in cases if case.dtype == dtype and prop.applies(case, KERNEL) is None]
+            assert sum(map(prop.falls_on, applies)) >= min(3, len(applies)), (prop.name, dtype)
 
 
 def test_the_default_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,17 @@ from gradoracle.properties.sdpa import FAMILY
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
-from gradoracle.check.properties import laws_of
+from gradoracle.check.judge_property import judge_property
+from gradoracle.check.properties import properties_of
 from gradoracle.model.case import parse
 from gradoracle.model.finding import Outcome
-from gradoracle.model.job import LawResult
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from tests.properties.sdpa.attention import evidence
 
 CASE = parse("case:1 sdpa cpu bfloat16 B=1 H=2 T=64 M=128 D=64 Dv=64 q~normal:8 seed=3")[2]
-LAWS = {law.name: law for law in laws_of(FAMILY)}
+PROPERTIES = {prop.name: prop for prop in properties_of(FAMILY)}
 SUM, VJP = "rows_of_ds_sum_to_zero", "vjp_matches_the_oracle"
 
 
@@ -47,26 +47,26 @@ class Gradients(torch.autograd.Function):
         return *(t.to(dtype) for t in (ds @ k * scale, ds.mT @ q * scale, p.mT @ g)), None
 
 
-def judged(law: str, origin: str, outside: bool) -> tuple[LawResult, Evidence]:
+def judged(property_name: str, origin: str, outside: bool) -> tuple[PropertyResult, Evidence]:
     kernel = Kernel("gradients", "sdpa", lambda q, k, v: Gradients.apply(q, k, v, origin), outside=outside)
     kernel = replace(kernel, options={"causal": (), "scale": ()})
     own = evidence(CASE, kernel)
-    return judge_law(LAWS[law], own), own
+    return judge_property(PROPERTIES[property_name], own), own
 
 
-@pytest.mark.parametrize("law", [SUM, VJP])
-def test_a_z_from_the_stored_o_is_held_to_flash_and_never_to_the_definition_alone(law: str) -> None:
-    assert judged(law, "stored", outside=False)[0].status is Status.VIOLATED
-    found, _ = judged(law, "stored", outside=True)
+@pytest.mark.parametrize("property_name", [SUM, VJP])
+def test_a_z_from_the_stored_o_is_held_to_flash_and_never_to_the_definition_alone(property_name: str) -> None:
+    assert judged(property_name, "stored", outside=False)[0].status is Status.VIOLATED
+    found, _ = judged(property_name, "stored", outside=True)
     assert found.status is not Status.VIOLATED
     assert all(finding.outcome is not Outcome.VIOLATED for finding in found.findings)
 
 
-@pytest.mark.parametrize("law", [SUM, VJP])
+@pytest.mark.parametrize("property_name", [SUM, VJP])
 @pytest.mark.parametrize("outside", [False, True])
-def test_a_wrong_z_is_caught_and_a_right_one_holds(law: str, outside: bool) -> None:
-    assert judged(law, "half", outside)[0].status is Status.VIOLATED
-    assert judged(law, "exact", outside)[0].status is Status.HOLDS
+def test_a_wrong_z_is_caught_and_a_right_one_holds(property_name: str, outside: bool) -> None:
+    assert judged(property_name, "half", outside)[0].status is Status.VIOLATED
+    assert judged(property_name, "exact", outside)[0].status is Status.HOLDS
 
 
 def test_what_holds_under_the_first_algorithm_of_several_is_not_pooled() -> None:

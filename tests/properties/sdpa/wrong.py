@@ -143,6 +143,6 @@ WRAPPED: list[tuple[str, str, Kernel]] = [
 
 CORRECT = kernel()
 ROWS = [
-    *(Row(law, fault, line, kernel(fault), [CORRECT], ORACLE) for law, fault, line in CAUGHT),
-    *(Row(law, "in the wrapper", line, wrong, [SHIPPED], ORACLE) for law, line, wrong in WRAPPED),
+    *(Row(property_name, fault, line, kernel(fault), [CORRECT], ORACLE) for property_name, fault, line in CAUGHT),
+    *(Row(property_name, "in the wrapper", line, wrong, [SHIPPED], ORACLE) for property_name, line, wrong in WRAPPED),
 ]

@@ -11,7 +11,7 @@ from gradoracle.properties.semicrf import FAMILY
 from gradoracle.properties.semicrf.readings.scalable import PLAIN
 from torch import Tensor
 
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
@@ -21,7 +21,7 @@ from tests.properties.semicrf import plain
 
 CASE = "case:1 semicrf cpu float32 B=4 T={T} C=2 K=2 transition~normal lengths~highest seed={seed}"
 ORACLE = Oracle(FAMILY, "float64")
-LAWS = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
+PROPERTIES = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
 
 
 def recursion(change: Any = lambda x: x, outside: bool = True) -> Kernel:
@@ -32,16 +32,18 @@ def recursion(change: Any = lambda x: x, outside: bool = True) -> Kernel:
     return Kernel("plain", "semicrf", call, outside=outside)
 
 
-def judged(subject: Kernel, line: str) -> dict[str, Any]:
-    own = evidence(line, subject, ORACLE)
-    return {law: judge_law(property_of(FAMILY, law), own) for law in LAWS}
+def judged(kernel: Kernel, line: str) -> dict[str, Any]:
+    own = evidence(line, kernel, ORACLE)
+    return {property_name: judge_property(property_of(FAMILY, property_name), own) for property_name in PROPERTIES}
 
 
 @pytest.mark.parametrize("T", [19, 75, 120])
 def test_it_holds_and_is_said_to_give_accuracy_away(T: int) -> None:
     for seed in (0, 1, 2):
         found = judged(recursion(), CASE.format(T=T, seed=seed))
-        assert {law: each.status for law, each in found.items()} == dict.fromkeys(LAWS, Status.HOLDS)
+        assert {property_name: each.status for property_name, each in found.items()} == dict.fromkeys(
+            PROPERTIES, Status.HOLDS
+        )
         notes = [f.message for each in found.values() for f in each.findings if f.gives_away]
         assert (T == 19 or notes) and all(note.endswith(f"judged by '{PLAIN}'") for note in notes)
 
@@ -57,7 +59,9 @@ def test_it_holds_and_is_said_to_give_accuracy_away(T: int) -> None:
 )
 def test_its_faults_are_found(change: Any) -> None:
     found = judged(recursion(change), CASE.format(T=75, seed=1))
-    assert {law: each.status for law, each in found.items()} == dict.fromkeys(LAWS, Status.VIOLATED)
+    assert {property_name: each.status for property_name, each in found.items()} == dict.fromkeys(
+        PROPERTIES, Status.VIOLATED
+    )
 
 
 def test_a_kernel_with_norms_is_not_judged_by_it() -> None:

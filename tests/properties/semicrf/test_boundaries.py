@@ -18,8 +18,11 @@ CHAIN = "with_one_duration_every_place_is_a_boundary"
 def test_without_the_entry_points_gradients_alone_are_judged() -> None:
     _, _, case = parse(PLAIN)
     plain = replace(kernel(), extras={})
-    for law in (MEET, GIVE):
-        assert property_of(FAMILY, law).applies(case, plain) == "the kernel has no 'forward_backward' among its extras"
+    for property_name in (MEET, GIVE):
+        assert (
+            property_of(FAMILY, property_name).applies(case, plain)
+            == "the kernel has no 'forward_backward' among its extras"
+        )
     found = judge(CHAIN, PLAIN, plain)
     assert found.status is Status.HOLDS and len(found.findings) == 2
     wrong = judge(CHAIN, PLAIN, replace(kernel("ring of two positions"), extras={}))

@@ -13,7 +13,7 @@ from mpmath import mp
 from sweeps import covering
 from torch import Tensor
 
-from gradoracle.cases.coverage import situations, wanted_situations
+from gradoracle.cases.coverage import goals_of, wanted_goals
 from gradoracle.cases.stream import stream
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
@@ -111,11 +111,11 @@ def test_nan_in_gives_nan_out_for_that_sequence_alone() -> None:
     assert log_z.isnan().tolist() == [False, True]
 
 
-def test_cases_meet_every_situation_with_either_transition() -> None:
+def test_cases_meet_every_goal_with_either_transition() -> None:
     kernel = Kernel("semicrf", "semicrf", semicrf.definition, dtypes=("float32",))
     drawn = list(stream(semicrf, kernel, dtypes=("float32",), examples=150))
-    met = {name for case in drawn for name in situations(semicrf, kernel, case)}
-    expected = set(wanted_situations(semicrf, kernel, ("float32",), len(drawn)))
+    met = {name for case in drawn for name in goals_of(semicrf, kernel, case)}
+    expected = set(wanted_goals(semicrf, kernel, ("float32",), len(drawn)))
     assert expected <= met
     assert {"joint every path forbidden", "joint no positions", "transition given", "T > 100 000"} <= expected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gradoracle.properties.semicrf.laws.gauges import on_a_grid
+from gradoracle.properties.semicrf.catalogue.gauges import on_a_grid
 
 from tests.properties.semicrf.samples import sample
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gradoracle.properties.semicrf.laws.length import errors_in_sigma_do_not_grow_with_the_length as the_law
+from gradoracle.properties.semicrf.catalogue.length import errors_in_sigma_do_not_grow_with_the_length as the_property
 from sweeps import slow
 
 from gradoracle.model.verdict import Status
@@ -19,15 +19,15 @@ SIZES = "case:1 semicrf cpu float32 B=1 C=2 K=3 lengths~highest transition~norma
 
 
 def test_the_shipped_kernel_holds() -> None:
-    found = judge(the_law, f"{SIZES} T=20000 seed=8", SHIPPED)
+    found = judge(the_property, f"{SIZES} T=20000 seed=8", SHIPPED)
     assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
 
 
 def test_it_falls_on_long_sequences_with_a_sigma_alone() -> None:
-    found = judge(the_law, f"{SIZES} T=10000 cum_scores~constant seed=9", FLOAT32)
+    found = judge(the_property, f"{SIZES} T=10000 cum_scores~constant seed=9", FLOAT32)
     assert found.status is Status.NOT_CHECKED
     short = f"{SIZES.replace('highest', 'lowest')} T=10000 seed=9"
-    assert judge(the_law, short, FLOAT32).status is Status.NOT_CHECKED
+    assert judge(the_property, short, FLOAT32).status is Status.NOT_CHECKED
 
 
 @pytest.mark.parametrize(("positions", "seeds"), [(131_072, 1), slow(262_144, 3)])

@@ -16,12 +16,12 @@ COVER = "marginals_cover_every_position_once"
 AGREE = "marginals_are_the_gradients"
 
 
-@pytest.mark.parametrize("law", [COVER, AGREE])
-def test_a_kernel_without_the_entry_point_is_not_judged_by_it(law: str) -> None:
+@pytest.mark.parametrize("property_name", [COVER, AGREE])
+def test_a_kernel_without_the_entry_point_is_not_judged_by_it(property_name: str) -> None:
     _, _, case = parse(PLAIN)
     plain = replace(kernel(), extras={})
-    assert property_of(FAMILY, law).applies(case, plain) == "the kernel has no 'marginals' among its extras"
-    assert property_of(FAMILY, law).applies(case, kernel()) is None
+    assert property_of(FAMILY, property_name).applies(case, plain) == "the kernel has no 'marginals' among its extras"
+    assert property_of(FAMILY, property_name).applies(case, kernel()) is None
 
 
 def test_a_kernel_without_projections_is_not_given_any() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sweeps import slow
 
-from gradoracle.cases.coverage import wanted_situations
+from gradoracle.cases.coverage import wanted_goals
 from gradoracle.model.dims import sizes
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report, Status
@@ -36,7 +36,7 @@ def right_one() -> Report:
 def test_it_holds_in_every_dtype() -> None:
     report = checked(FILE, *DTYPES, examples=40 * len(DTYPES))
     assert_holds(report, *DTYPES)
-    met = {situation for situation, count in report.situations.items() if count}
+    met = {goal for goal, count in report.goals.items() if count}
     assert met >= {
         "transition given", "transition_by_duration given", "proj_start given", "proj_end given", "T has 3 tiles",
         "joint every path forbidden", "joint no positions", "joint forbidden transitions", "joint forbidden durations",
@@ -45,10 +45,10 @@ def test_it_holds_in_every_dtype() -> None:
 
 def test_it_is_not_asked_for_sequences_that_take_minutes() -> None:
     target = resolve(f"{FILE}:recursion", "semicrf")
-    expected = wanted_situations(target.family, target.kernels[0], DTYPES, 126)
+    expected = wanted_goals(target.family, target.kernels[0], DTYPES, 126)
     assert "T > 100 000" not in expected and "T has 3 tiles" in expected
     (shipped,) = resolve("semicrf").kernels
-    assert "T > 100 000" in wanted_situations(target.family, shipped, DTYPES, 126)
+    assert "T > 100 000" in wanted_goals(target.family, shipped, DTYPES, 126)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_norm_in_float16_loses_precision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "law"),
+    ("right", "wrong", "property_name"),
     [
         (
             "return torch.where(some, torch.where(some, total, 1.0).log(), -torch.inf) + top.squeeze(dim)",
@@ -90,7 +90,7 @@ def test_a_norm_in_float16_loses_precision(tmp_path: Path) -> None:
         ("torch.where(legal[..., None], score, -torch.inf)", "score + legal[..., None].float().log()", "what_lies_*"),
     ],
 )
-def test_nan_and_what_is_forbidden_are_dealt_with(right: str, wrong: str, law: str, tmp_path: Path) -> None:
-    right_one = checked(FILE, "float32", property=law)
+def test_nan_and_what_is_forbidden_are_dealt_with(right: str, wrong: str, property_name: str, tmp_path: Path) -> None:
+    right_one = checked(FILE, "float32", property=property_name)
     assert right_one.exit_code == 0 and any(v.status is Status.HOLDS for v in right_one.verdicts)
-    assert checked(changed(FILE, right, wrong, tmp_path), "float32", property=law).exit_code == 1
+    assert checked(changed(FILE, right, wrong, tmp_path), "float32", property=property_name).exit_code == 1

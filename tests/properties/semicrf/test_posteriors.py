@@ -6,21 +6,21 @@ import functools
 
 import pytest
 import torch
-from gradoracle.properties.semicrf.laws.boundaries import BOUNDARIES
-from gradoracle.properties.semicrf.laws.marginals import MARGINALS
+from gradoracle.properties.semicrf.catalogue.boundaries import BOUNDARIES
+from gradoracle.properties.semicrf.catalogue.marginals import MARGINALS
 from gradoracle.properties.semicrf.posteriors import marginals, meetings
 from torch import Tensor
 
 from gradoracle.check.acceptance import judge
 from gradoracle.check.error_relation import Part
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
 from tests.properties.semicrf import segmentations, tables
 from tests.properties.semicrf.segmentations import evidence
 
-LAWS = {law.name: law for law in (*BOUNDARIES, *MARGINALS)}
+PROPERTIES = {prop.name: prop for prop in (*BOUNDARIES, *MARGINALS)}
 MEET = "alpha_and_beta_meet_at_log_z_at_both_ends"
 GIVE = "alpha_and_beta_give_the_boundaries"
 CHAIN = "with_one_duration_every_place_is_a_boundary"
@@ -50,13 +50,13 @@ def right(name: str) -> Evidence:
 GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"right tables, {name}")) for name in CASES]
 
 
-@pytest.mark.parametrize("law", [MEET, GIVE, CHAIN, COVER, AGREE])
+@pytest.mark.parametrize("property_name", [MEET, GIVE, CHAIN, COVER, AGREE])
 @pytest.mark.parametrize("name", GROUPED)
-def test_a_correct_kernel_with_float32_inside_holds(name: str, law: str) -> None:
+def test_a_correct_kernel_with_float32_inside_holds(name: str, property_name: str) -> None:
     """Of exp(alpha + beta - log Z), the true log Z, what log Z of the kernel is off by is a part."""
     own = right(name)
-    assert LAWS[law].applies(own.case, tables.kernel()) is None
-    found = judge_law(LAWS[law], own)
+    assert PROPERTIES[property_name].applies(own.case, tables.kernel()) is None
+    found = judge_property(PROPERTIES[property_name], own)
     assert not any(f.outcome is Outcome.VIOLATED for f in found.findings), found.findings
     assert found.status is Status.HOLDS or name == "log Z of 1e5", (found.status, found.reason)
 
@@ -64,7 +64,7 @@ def test_a_correct_kernel_with_float32_inside_holds(name: str, law: str) -> None
 @pytest.mark.parametrize("fault", tables.FAULTS)
 @pytest.mark.parametrize("name", ["projections", "by duration", "log Z of 1e5"])
 def test_norms_that_are_lost_or_of_float32_are_caught(name: str, fault: str) -> None:
-    found = segmentations.judge(LAWS[GIVE], CASES[name], tables.kernel(fault))
+    found = segmentations.judge(PROPERTIES[GIVE], CASES[name], tables.kernel(fault))
     assert found.status is Status.VIOLATED
 
 

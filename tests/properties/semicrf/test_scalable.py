@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import judge
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
@@ -51,9 +51,9 @@ CASES = [
 
 @pytest.mark.parametrize("words", CASES)
 def test_a_correct_kernel_holds_and_one_with_shifted_durations_does_not(words: str) -> None:
-    for law in (forward_matches_the_oracle, vjp_matches_the_oracle):
-        assert judge_law(law, evidence(words, kernel())).status is Status.HOLDS
-        assert judge_law(law, evidence(words, kernel(shift=1))).status is Status.VIOLATED
+    for prop in (forward_matches_the_oracle, vjp_matches_the_oracle):
+        assert judge_property(prop, evidence(words, kernel())).status is Status.HOLDS
+        assert judge_property(prop, evidence(words, kernel(shift=1))).status is Status.VIOLATED
 
 
 @pytest.mark.parametrize("derivative", list(Derivative))
@@ -66,8 +66,8 @@ def test_where_both_serve_they_give_the_same(derivative: Derivative) -> None:
 
 def test_long_sequences_are_certified_without_a_graph() -> None:
     own = evidence("B=1 T=1000 C=2 K=3 transition~normal", kernel(), "certified")
-    for law in (forward_matches_the_oracle, vjp_matches_the_oracle):
-        assert judge_law(law, own).status is Status.HOLDS
+    for prop in (forward_matches_the_oracle, vjp_matches_the_oracle):
+        assert judge_property(prop, own).status is Status.HOLDS
     assert {truth.reading for truth in own.truths(Derivative.VJP).values()} == {"certified"}
     assert not own.oracle._graphs
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from gradoracle.properties.semicrf.laws.special_cases import nan_read
+from gradoracle.properties.semicrf.catalogue.special_cases import nan_read
 from torch import Tensor
 
 from gradoracle.cases.sample import build
@@ -206,7 +206,7 @@ def float32_inside(fault: str = "") -> Kernel:
 
 
 def _rows(caught: list[tuple[str, str, str]], kernel: Callable[..., Kernel], correct: Kernel) -> list[Row]:
-    return [Row(law, fault, line, kernel(fault), [correct], ORACLE) for law, fault, line in caught]
+    return [Row(property_name, fault, line, kernel(fault), [correct], ORACLE) for property_name, fault, line in caught]
 
 
 SHIPPED, BY_HAND, FLOAT32 = wrong_shipped(), segmentations.kernel(), float32_inside()
@@ -217,11 +217,20 @@ ROWS = [
     *OF_SHIPPED,
     *OF_HAND,
     *(
-        Row(law, fault, f"{LENGTHY} {words} seed=2", wrong_shipped(fault), [SHIPPED], ORACLE, marks=marks)
-        for law, fault, words, marks in LONG
+        Row(property_name, fault, f"{LENGTHY} {words} seed=2", wrong_shipped(fault), [SHIPPED], ORACLE, marks=marks)
+        for property_name, fault, words, marks in LONG
     ),
     *(
-        Row(law, fault, f"{LENGTHY} {words}", float32_inside(fault), [FLOAT32], ORACLE, also, marks=(NUMBA, *marks))
-        for law, fault, words, also, marks in SINGLE
+        Row(
+            property_name,
+            fault,
+            f"{LENGTHY} {words}",
+            float32_inside(fault),
+            [FLOAT32],
+            ORACLE,
+            also,
+            marks=(NUMBA, *marks),
+        )
+        for property_name, fault, words, also, marks in SINGLE
     ),
 ]

@@ -29,16 +29,19 @@ from tests.properties.universal.launches import (
 
 pytestmark = interpreted.NEEDED
 
-LAWS = {law.name: law for law in UNIVERSAL}
-INSIDE, RACE = LAWS["every_access_stays_inside_its_tensor"], LAWS["programs_of_a_launch_do_not_race"]
-BARRIER, WRITTEN = LAWS["a_barrier_stands_between_a_store_and_a_load"], LAWS["nothing_is_loaded_before_it_is_written"]
-STORES = LAWS["a_barrier_stands_between_two_stores"]
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
+INSIDE, RACE = PROPERTIES["every_access_stays_inside_its_tensor"], PROPERTIES["programs_of_a_launch_do_not_race"]
+BARRIER, WRITTEN = (
+    PROPERTIES["a_barrier_stands_between_a_store_and_a_load"],
+    PROPERTIES["nothing_is_loaded_before_it_is_written"],
+)
+STORES = PROPERTIES["a_barrier_stands_between_two_stores"]
 ALL = (INSIDE, RACE, BARRIER, STORES, WRITTEN)
 
 
-@pytest.mark.parametrize("law", ALL, ids=lambda law: law.name)
-def test_a_correct_kernel_holds(law):
-    assert judged(law, of_sums(summing()), Case("sums", {"B": 3, "N": 10}), sums).status is Status.HOLDS
+@pytest.mark.parametrize("prop", ALL, ids=lambda prop: prop.name)
+def test_a_correct_kernel_holds(prop):
+    assert judged(prop, of_sums(summing()), Case("sums", {"B": 3, "N": 10}), sums).status is Status.HOLDS
 
 
 def test_the_report_names_kernel_line_program_and_element():
@@ -72,12 +75,12 @@ def refusing_layouts(more: int):
     return call
 
 
-@pytest.mark.parametrize("law", ALL, ids=lambda law: law.name)
-def test_where_a_layout_is_refused_accesses_are_those_with_contiguous_inputs(law):
+@pytest.mark.parametrize("prop", ALL, ids=lambda prop: prop.name)
+def test_where_a_layout_is_refused_accesses_are_those_with_contiguous_inputs(prop):
     case = Case("sums", {"B": 3, "N": 10}, draws={"x": Draw("normal", "strided")})
-    assert judged(law, of_sums(refusing_layouts(0)), case, sums).status is Status.HOLDS
-    if law is INSIDE:
-        result = judged(law, of_sums(refusing_layouts(1)), case, sums)
+    assert judged(prop, of_sums(refusing_layouts(0)), case, sums).status is Status.HOLDS
+    if prop is INSIDE:
+        result = judged(prop, of_sums(refusing_layouts(1)), case, sums)
         first = next(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
         assert first.tensor == "launches of contiguous inputs: forward"
         assert "reads X[+30 elements from its first] of shape [3, 10]" in first.message

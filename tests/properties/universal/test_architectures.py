@@ -7,7 +7,7 @@ import json
 import pytest
 from gradoracle.kernels.sdpa.compilations import compilations as sdpa
 from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memory
-from gradoracle.properties.universal.architectures import shared_memory_fits_each_architecture as law
+from gradoracle.properties.universal.architectures import shared_memory_fits_each_architecture as prop
 from programs import python
 
 from gradoracle.model.finding import Outcome
@@ -45,13 +45,13 @@ def naming(compilations):
 
 
 def test_a_kernel_that_names_no_compilations_is_not_concerned():
-    assert law.applies(CASE, RIGHT) is not None
-    assert law.applies(CASE, naming(compiled.fitting)) is None
+    assert prop.applies(CASE, RIGHT) is not None
+    assert prop.applies(CASE, naming(compiled.fitting)) is None
 
 
 def test_tiles_that_fit_hold_and_tiles_that_do_not_are_named_with_the_gpu():
-    assert judged(law, naming(compiled.fitting)).status is Status.HOLDS
-    found = judged(law, naming(compiled.too_large))
+    assert judged(prop, naming(compiled.fitting)).status is Status.HOLDS
+    found = judged(prop, naming(compiled.too_large))
     assert found.status is Status.VIOLATED
     wrong = {f.tensor: f.message for f in found.findings if f.outcome is Outcome.VIOLATED}
     assert set(wrong) == {"tile 128 on sm_90", "tile 128 on sm_100", "tile 128 on sm_120"}  # it fits sm_80
@@ -60,20 +60,20 @@ def test_tiles_that_fit_hold_and_tiles_that_do_not_are_named_with_the_gpu():
 
 
 def test_tensor_memory_is_as_limited_where_there_is_any():
-    found = judged(law, naming(compiled.too_wide))
+    found = judged(prop, naming(compiled.too_wide))
     wrong = {f.tensor: f.message for f in found.findings if f.outcome is Outcome.VIOLATED}
     assert "columns of tensor memory, a program can have 512" in wrong["tile 512 on sm_100"]
     assert not any("tensor memory" in wrong.get(f"tile 512 on sm_{other}", "") for other in (80, 90, 120))
 
 
 def test_what_does_not_compile_is_a_violation_in_words():
-    found = judged(law, naming(compiled.uncompilable))
+    found = judged(prop, naming(compiled.uncompilable))
     assert found.status is Status.VIOLATED
     assert all(f.message.startswith("does not compile: ") for f in found.findings)
 
 
 def test_a_dtype_without_compilations_is_not_checked():
-    found = judged(law, naming(compiled.nothing))
+    found = judged(prop, naming(compiled.nothing))
     assert (found.status, found.reason) == (Status.NOT_CHECKED, "the kernel names no compilation for this dtype")
 
 

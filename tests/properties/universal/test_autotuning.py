@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from gradoracle.properties.universal.autotuning import every_autotuned_configuration_matches_the_oracle as law
+from gradoracle.properties.universal.autotuning import every_autotuned_configuration_matches_the_oracle as prop
 from gradoracle.properties.universal.autotuning import trials_of_an_autotuner_leave_nothing_behind
 from programs import python
 
@@ -22,7 +22,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.kernel import Kernel
 from gradoracle.properties.universal.autotuning import (
     autotuners,
-    every_autotuned_configuration_matches_the_oracle as law,
+    every_autotuned_configuration_matches_the_oracle as property,
 )
 from gradoracle.properties.universal.autotuning import trials_of_an_autotuner_leave_nothing_behind as tried
 from tests.properties.universal import autotuned
@@ -31,7 +31,7 @@ from tests.properties.toys import judged
 kernel = Kernel("halve", "halve", autotuned.call, outside=True)
 found = {}
 for seed in (0, 11):
-    found[seed] = judged(law, kernel, Case("halve", {"N": 40}, seed=seed), autotuned.halve).status.value
+    found[seed] = judged(property, kernel, Case("halve", {"N": 40}, seed=seed), autotuned.halve).status.value
 tuner = autotuned.product
 trials = {}
 for name, call in (("right", autotuned.call), ("added", autotuned.added_up)):
@@ -43,7 +43,7 @@ print(json.dumps([found[0], found[11], sorted(autotuners(kernel)), left, trials]
 
 
 def test_a_kernel_without_autotuners_is_not_concerned():
-    assert law.applies(CASE, RIGHT) is not None
+    assert prop.applies(CASE, RIGHT) is not None
     assert trials_of_an_autotuner_leave_nothing_behind.applies(CASE, RIGHT) is not None
 
 

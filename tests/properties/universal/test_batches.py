@@ -22,8 +22,8 @@ from tests.properties.faults import edited
 from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, evidence, judged, kernel, right, total, weigh
 from tests.properties.universal.wrong_members import SORTED_SPARSE, SPARSE_CASES, sparse
 
-LAWS = {law.name: law for law in UNIVERSAL}
-INPUTS, COTANGENTS = (LAWS[f"any_layout_of_{what}_is_right_or_refused"] for what in ("inputs", "cotangents"))
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
+INPUTS, COTANGENTS = (PROPERTIES[f"any_layout_of_{what}_is_right_or_refused"] for what in ("inputs", "cotangents"))
 
 
 def test_dims_are_those_that_the_definition_treats_apart():
@@ -46,9 +46,9 @@ def test_a_dim_along_which_only_small_new_members_do_nothing_is_not_extensible(s
 
 def test_a_kernel_that_refuses_nan_is_not_checked_with_it():
     own = judging.evidence(SPARSE_CASES[0], SORTED_SPARSE, Oracle(sparse, "float64"))
-    found = judging.judge_on(LAWS["batch_members_are_independent"], own)
+    found = judging.judge_on(PROPERTIES["batch_members_are_independent"], own)
     assert found.status is Status.NOT_CHECKED and found.reason.startswith("the kernel refuses NaN: "), found
-    assert judging.judge_on(LAWS["tail_and_padding_invariance"], own).status is Status.HOLDS
+    assert judging.judge_on(PROPERTIES["tail_and_padding_invariance"], own).status is Status.HOLDS
 
 
 @gradoracle.family
@@ -98,8 +98,8 @@ class Reads(torch.autograd.Function):
         return p * (inner - (inner * p).sum(-1, keepdim=True)) + ds[:, None] * p, 2 * dp * p * y, None
 
 
-@pytest.mark.parametrize("law,blind", [(INPUTS, "inputs"), (COTANGENTS, "cotangents")])
-def test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read(law, blind):
+@pytest.mark.parametrize("prop,blind", [(INPUTS, "inputs"), (COTANGENTS, "cotangents")])
+def test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read(prop, blind):
     wrong = kernel(lambda x, y: Reads.apply(x, y, blind))
     seeing = kernel(lambda x, y: Reads.apply(x, y, "nothing"))
     found = {}
@@ -107,8 +107,8 @@ def test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read(la
     assert set(OTHERS) - set(fitting) == {"permuted"}  # two dims have no third to exchange
     for turn, name in enumerate(fitting):
         case = replace(CASE, seed=3 * turn)
-        assert judged(law, seeing, case).status is Status.HOLDS
-        found[name] = judged(law, wrong, case).status
+        assert judged(prop, seeing, case).status is Status.HOLDS
+        found[name] = judged(prop, wrong, case).status
     assert found.pop("offset") is Status.HOLDS  # as_strided keeps the offset
     assert found.pop("broadcast") is Status.REFUSED  # PyTorch itself sees that the storage is too small
     assert set(found.values()) == {Status.VIOLATED}

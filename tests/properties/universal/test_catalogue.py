@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.check.properties import laws_of, no_such_law, universal_laws
+from gradoracle.check.properties import no_such_property, properties_of, universal_properties
 from gradoracle.model.case import Case
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status
@@ -20,7 +20,7 @@ from gradoracle.report.catalogue import explanation
 from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, judged, pick, total, weigh
 
 FOLDER = Path(importlib.import_module("gradoracle.properties").__file__).parent
-MODULES = sorted({law.law.__module__ for law in UNIVERSAL})
+MODULES = sorted({prop.judge.__module__ for prop in UNIVERSAL})
 NEEDS_TRITON = {
     "every_access_stays_inside_its_tensor",
     "programs_of_a_launch_do_not_race",
@@ -31,66 +31,66 @@ NEEDS_TRITON = {
 NEEDS_A_GPU = {"non_default_stream_gives_the_same", "second_device_gives_the_same"}
 
 
-def named(law):
-    return law.name
+def named(prop):
+    return prop.name
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_law_of_a_universal_module_is_in_the_catalogue(module):
+def test_every_property_of_a_universal_module_is_in_the_catalogue(module):
     found = {value.name for value in vars(importlib.import_module(module)).values() if isinstance(value, Property)}
     assert found
-    assert found <= {law.name for law in UNIVERSAL}
+    assert found <= {prop.name for prop in UNIVERSAL}
 
 
-def test_universal_imports_every_module_that_only_universal_laws_can_come_from():
+def test_universal_imports_every_module_that_only_universal_properties_can_come_from():
     tree = ast.parse((FOLDER / "universal" / "__init__.py").read_text())
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert set(MODULES) <= imported
 
 
 def test_names_are_unique():
-    assert len({law.name for law in UNIVERSAL}) == len(UNIVERSAL) >= 31
+    assert len({prop.name for prop in UNIVERSAL}) == len(UNIVERSAL) >= 31
 
 
 def test_what_looks_at_memory_is_judged_after_all_that_runs_the_kernel() -> None:
-    kinds = [law.kind is PropertyKind.MEMORY for law in universal_laws()]
+    kinds = [prop.kind is PropertyKind.MEMORY for prop in universal_properties()]
     assert any(kinds) and kinds == sorted(kinds)
-    assert {law.name for law in universal_laws()} == {law.name for law in UNIVERSAL}
+    assert {prop.name for prop in universal_properties()} == {prop.name for prop in UNIVERSAL}
 
 
-@pytest.mark.parametrize("law", UNIVERSAL, ids=named)
-def test_each_law_has_its_whole_contract(law):
-    for part in (law.statement, law.because, law.catches, law.cannot_catch):
+@pytest.mark.parametrize("prop", UNIVERSAL, ids=named)
+def test_each_property_has_its_whole_contract(prop):
+    for part in (prop.statement, prop.because, prop.catches, prop.cannot_catch):
         assert len(part) > 30
         assert part.endswith((".", "not checked."))
-    assert law.scope in ("case", "kernel")
+    assert prop.scope in ("case", "kernel")
 
 
-@pytest.mark.parametrize("law", UNIVERSAL, ids=named)
-def test_what_a_law_cannot_catch_names_laws_that_exist(law):
-    words = {word.strip(".,;:()") for word in f"{law.catches} {law.cannot_catch}".split()}
+@pytest.mark.parametrize("prop", UNIVERSAL, ids=named)
+def test_what_a_property_cannot_catch_names_properties_that_exist(prop):
+    words = {word.strip(".,;:()") for word in f"{prop.catches} {prop.cannot_catch}".split()}
     snake = {word for word in words if word.count("_") >= 2 and word.islower()}
     assert snake <= {known.name for known in UNIVERSAL} | {"save_for_backward", "needs_input_grad"}
 
 
 def test_the_missions_words_are_in_the_catalogue():
-    assert any("HVP finite-difference convergence" in law.statement for law in UNIVERSAL)
-    assert any(law.name == "hvp_finite_difference_convergence" for law in UNIVERSAL)
+    assert any("HVP finite-difference convergence" in prop.statement for prop in UNIVERSAL)
+    assert any(prop.name == "hvp_finite_difference_convergence" for prop in UNIVERSAL)
 
 
-@pytest.mark.parametrize("law", UNIVERSAL, ids=named)
+@pytest.mark.parametrize("prop", UNIVERSAL, ids=named)
 @pytest.mark.parametrize("seed", [0, 5])
-def test_a_correct_kernel_holds_or_says_why_it_is_not_checked(law, seed):
+def test_a_correct_kernel_holds_or_says_why_it_is_not_checked(prop, seed):
     for subject, family in ((RIGHT, pick), (WEIGH, weigh), (TOTAL, total)):
         case = Case(subject.family, CASE.dims, seed=seed)
-        if law.applies(case, subject) is not None or not law.families.hold(family):
+        if prop.applies(case, subject) is not None or not prop.families.hold(family):
             continue
-        if law.name == "bad_arguments_raise_value_error" and subject is not RIGHT:
+        if prop.name == "bad_arguments_raise_value_error" and subject is not RIGHT:
             continue  # the others check nothing; test_runs.py looks at such kernels
-        result = judged(law, subject, case, family)
-        if law.name in NEEDS_A_GPU:
+        result = judged(prop, subject, case, family)
+        if prop.name in NEEDS_A_GPU:
             assert (result.status, result.reason) == (Status.NOT_CHECKED, "needs a GPU")
-        elif law.name in NEEDS_TRITON:
+        elif prop.name in NEEDS_TRITON:
             assert result.status is Status.NOT_CHECKED
             assert result.reason in (
                 "no Triton kernel was launched",
@@ -104,7 +104,7 @@ def test_a_correct_kernel_holds_or_says_why_it_is_not_checked(law, seed):
             )
 
 
-def test_a_family_has_no_law_that_its_signature_rules_out_for_every_case():
+def test_a_family_has_no_property_that_its_signature_rules_out_for_every_case():
     @gradoracle.family(outputs=("o",))
     def cube(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         return x**3
@@ -123,16 +123,16 @@ def test_a_family_has_no_law_that_its_signature_rules_out_for_every_case():
     )
     members, whole = "batch_members_are_independent", "integer_outputs_equal_those_of_the_definition"
     families = (cube, outer, dot, weigh, pick)
-    missing = {f.name: {law.name for law in UNIVERSAL} - {law.name for law in laws_of(f)} for f in families}
+    missing = {f.name: {prop.name for prop in UNIVERSAL} - {prop.name for prop in properties_of(f)} for f in families}
     alone = {"cube": {outputs, subsets, "hvp_of_some_inputs_alone"}, "outer": {outputs}, "dot": {outputs, members}}
     expected = {**alone, "weigh": {outputs}, "pick": set()}
-    assert missing == {family: {*laws, whole} for family, laws in expected.items()}
+    assert missing == {family: {*properties, whole} for family, properties in expected.items()}
     assert (
-        no_such_law(weigh, outputs)
+        no_such_property(weigh, outputs)
         == f"{outputs} is a property of every family with two or more float outputs, which weigh is not"
     )
-    assert no_such_law(weigh, "x*") == "no property of weigh matches 'x*'; see gradoracle list"
+    assert no_such_property(weigh, "x*") == "no property of weigh matches 'x*'; see gradoracle list"
     told = explanation(
-        next(law for law in UNIVERSAL if law.name == outputs), ["every family with two or more float outputs"]
+        next(prop for prop in UNIVERSAL if prop.name == outputs), ["every family with two or more float outputs"]
     )
     assert told.endswith("Families:      every family with two or more float outputs\n")

@@ -21,30 +21,30 @@ from tests.properties.judging import judge, judge_on
 from tests.properties.toys import CASE, RIGHT, WEIGH, drawn, evidence, judged, kernel, right, weigh
 from tests.properties.universal.wrong_derivatives import NeedsEveryCotangent, jvp_of, overflowing, stale_statistics
 
-LAWS = {law.name: law for law in UNIVERSAL}
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 WEIGHED = Case("weigh", {"B": 3, "N": 7})
 
 
 def test_the_outputs_of_an_explicit_jvp_are_judged_where_it_gives_any():
-    law = LAWS["the_outputs_of_an_explicit_jvp_match_the_oracle"]
-    assert law.applies(CASE, RIGHT).startswith("the kernel has no explicit JVP")
+    prop = PROPERTIES["the_outputs_of_an_explicit_jvp_match_the_oracle"]
+    assert prop.applies(CASE, RIGHT).startswith("the kernel has no explicit JVP")
     silent = kernel(right, jvp=lambda *given: (None, jvp_of()(*given)[1]))
-    assert judged(law, silent).reason == "its JVP returns no outputs"
+    assert judged(prop, silent).reason == "its JVP returns no outputs"
 
 
 def test_infinite_outputs_are_named_where_the_truth_is_finite():
-    law, case = LAWS["finite_where_the_truth_is_finite"], drawn(x="extreme:1000")
-    assert judged(law, RIGHT, case).status is Status.HOLDS
-    found = judged(law, kernel(overflowing), case)
+    prop, case = PROPERTIES["finite_where_the_truth_is_finite"], drawn(x="extreme:1000")
+    assert judged(prop, RIGHT, case).status is Status.HOLDS
+    found = judged(prop, kernel(overflowing), case)
     assert found.status is Status.VIOLATED
     assert all(finding.lost and "dim" not in finding.place for finding in found.findings if finding.pattern)
-    assert judged(law, kernel(overflowing)).status is Status.HOLDS  # at logits of ordinary size nothing overflows
+    assert judged(prop, kernel(overflowing)).status is Status.HOLDS  # at logits of ordinary size nothing overflows
 
 
 def test_a_backward_that_needs_every_cotangent_crashes_and_says_so():
-    law = LAWS["vjp_of_a_cotangent_on_each_output_alone"]
+    prop = PROPERTIES["vjp_of_a_cotangent_on_each_output_alone"]
     cases = [replace(CASE, seed=seed) for seed in (0, 1)]
-    found = {judged(law, kernel(NeedsEveryCotangent.apply), case).status for case in cases}
+    found = {judged(prop, kernel(NeedsEveryCotangent.apply), case).status for case in cases}
     assert found == {Status.HOLDS, Status.CRASHED}  # one of the outputs alone is enough, the other is not
 
 
@@ -73,7 +73,7 @@ class NeedsTheFirstTangent(torch.autograd.Function):
 
 
 def test_a_tangent_that_needs_another_inputs_tangent_is_wrong():
-    law = LAWS["jvp_of_a_tangent_on_each_input_alone"]
+    prop = PROPERTIES["jvp_of_a_tangent_on_each_input_alone"]
 
     def needing(x, y):
         p, s = right(x, y)
@@ -84,15 +84,15 @@ def test_a_tangent_that_needs_another_inputs_tangent_is_wrong():
         return p / (x * y) * (x * y), s
 
     cases = [replace(CASE, seed=seed) for seed in (0, 1)]
-    assert {judged(law, kernel(product), case).status for case in cases} == {Status.HOLDS}
-    found = {judged(law, kernel(needing), case).status for case in cases}
+    assert {judged(prop, kernel(product), case).status for case in cases} == {Status.HOLDS}
+    found = {judged(prop, kernel(needing), case).status for case in cases}
     assert found == {Status.HOLDS, Status.VIOLATED}  # along x it is right
 
 
 def test_doubling_at_the_edge_of_underflow_is_no_violation():
-    law = LAWS["vjp_is_linear_in_the_cotangent"]
+    prop = PROPERTIES["vjp_is_linear_in_the_cotangent"]
     for dp in ("tiny:1e-37", "subnormal", "tiny"):
-        assert judged(law, RIGHT, drawn(dp=dp, ds=dp)).status is not Status.VIOLATED
+        assert judged(prop, RIGHT, drawn(dp=dp, ds=dp)).status is not Status.VIOLATED
 
 
 class RoundsByAddress(torch.autograd.Function):
@@ -108,22 +108,22 @@ class RoundsByAddress(torch.autograd.Function):
 
 
 def test_a_doubled_cotangent_lies_in_memory_as_the_cotangent_does():
-    law = LAWS["vjp_is_linear_in_the_cotangent"]
+    prop = PROPERTIES["vjp_is_linear_in_the_cotangent"]
     rounding = kernel(lambda x, y: tuple(RoundsByAddress.apply(t) for t in right(x, y)))
     case = CASE.with_draws(dp=Draw("normal", "offset"), ds=Draw("normal", "offset"))
     subject = evidence(rounding, case)
     laid = subject.tensors(Derivative.VJP)
     subject = evidence(rounding, case.with_draws(dp=Draw("normal"), ds=Draw("normal")))
     assert any((laid[name] != tensor).any() for name, tensor in subject.tensors(Derivative.VJP).items())
-    assert judged(law, rounding, case).status is Status.HOLDS
+    assert judged(prop, rounding, case).status is Status.HOLDS
 
 
-STEP = LAWS["hvp_finite_difference_convergence"]
-ORDER = LAWS["hvp_finite_difference_convergence_is_of_second_order"]
+STEP = PROPERTIES["hvp_finite_difference_convergence"]
+ORDER = PROPERTIES["hvp_finite_difference_convergence_is_of_second_order"]
 
 
 def test_statistics_of_an_earlier_point_are_correct_at_the_first_one():
-    assert judged(LAWS["vjp_matches_the_oracle"], kernel(stale_statistics())).status is Status.HOLDS
+    assert judged(PROPERTIES["vjp_matches_the_oracle"], kernel(stale_statistics())).status is Status.HOLDS
 
 
 def test_differences_hold_in_narrow_formats_and_at_odd_inputs():
@@ -173,12 +173,12 @@ def test_errors_within_their_budgets_at_both_ends_may_add_up(monkeypatch):
     """A correct kernel's stood at 4.4 and -7.8 sigma, which is 8.5 sigma of two that are independent."""
     case, turning = replace(WEIGHED, seed=3), replace(WEIGH, call=Turning.apply)
 
-    def found(law, off):
+    def found(prop, off):
         monkeypatch.setattr(Turning, "off", off)
-        return judged(law, turning, case, family=weigh)
+        return judged(prop, turning, case, family=weigh)
 
     def sigmas(off):
-        return max(each.error_in_sigma for each in found(LAWS["vjp_matches_the_oracle"], off).findings)
+        return max(each.error_in_sigma for each in found(PROPERTIES["vjp_matches_the_oracle"], off).findings)
 
     most = 7.5e-6 / (sigmas(1e-6) - sigmas(0.0))
     assert 6 < sigmas(most) < 8

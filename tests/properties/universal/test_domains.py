@@ -21,7 +21,8 @@ from gradoracle.oracle.truth import Oracle
 from tests.properties.judging import evidence
 from tests.properties.toys import judged
 
-LAWS = {law.name: law for law in UNIVERSAL if law.kind is not PropertyKind.ARGUMENTS}  # which are meant to be bad
+# which are meant to be bad
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL if prop.kind is not PropertyKind.ARGUMENTS}
 
 
 @gradoracle.family(
@@ -88,8 +89,8 @@ def outside(seen: list[str]) -> Any:
 
 APPLY = [
     name
-    for name, law in LAWS.items()
-    if law.families.hold(packed) and law.applies(CASES[0], Kernel("packed", "packed", packed.definition)) is None
+    for name, prop in PROPERTIES.items()
+    if prop.families.hold(packed) and prop.applies(CASES[0], Kernel("packed", "packed", packed.definition)) is None
 ]
 
 
@@ -97,7 +98,7 @@ APPLY = [
 def test_every_variant_of_a_case_lies_in_the_domains(name: str) -> None:
     seen: list[str] = []
     kernel = Kernel("packed", "packed", outside(seen))
-    statuses = {judged(LAWS[name], kernel, case, packed).status for case in CASES}
+    statuses = {judged(PROPERTIES[name], kernel, case, packed).status for case in CASES}
     assert not seen
     assert statuses <= {Status.HOLDS, Status.NOT_CHECKED}
 
@@ -105,7 +106,7 @@ def test_every_variant_of_a_case_lies_in_the_domains(name: str) -> None:
 @pytest.mark.parametrize("name", ["tail_and_padding_invariance", "any_layout_of_inputs_is_right_or_refused"])
 def test_variants_of_packed_sequences_are_judged(name: str) -> None:
     kernel = Kernel("packed", "packed", packed.definition)
-    assert Status.HOLDS in {judged(LAWS[name], kernel, case, packed).status for case in CASES}
+    assert Status.HOLDS in {judged(PROPERTIES[name], kernel, case, packed).status for case in CASES}
 
 
 @gradoracle.family(outputs=("o",), domains={"cu": gradoracle.IndexDomain("T", kind="cu_seqlens")})
@@ -123,4 +124,4 @@ def test_tokens_of_a_sequence_are_not_apart_though_one_before_an_empty_sequence_
     own = evidence(case, kernel, Oracle(summed_so_far))
     assert own.sample.inputs["cu"].tolist() == [0, 0, 4]
     assert extensible(own) == extensible(own, first=True) == {"T"} and not apart(own)
-    assert judged(LAWS["tail_and_padding_invariance"], kernel, case, summed_so_far).status is Status.HOLDS
+    assert judged(PROPERTIES["tail_and_padding_invariance"], kernel, case, summed_so_far).status is Status.HOLDS

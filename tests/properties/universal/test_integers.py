@@ -16,7 +16,7 @@ from gradoracle.oracle.rounding.integers import integers
 from gradoracle.oracle.truth import Oracle
 from tests.properties.judging import evidence, judge, judge_on
 
-LAW = "integer_outputs_equal_those_of_the_definition"
+PROPERTY = "integer_outputs_equal_those_of_the_definition"
 CASE = "case:1 peaks cpu {} family=peaks B=6 N=9 x~{} seed=4"
 
 
@@ -70,9 +70,12 @@ def without_a_flag(x, w):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_correct_integers_hold_and_derivatives_are_those_of_the_floats(dtype: str) -> None:
-    for law in (LAW, "forward_matches_the_oracle", "vjp_matches_the_oracle", "hvp_matches_the_oracle"):
-        if dtype == "float32" or law == LAW:
-            assert judge(law, CASE.format(dtype, "normal"), right, Oracle(peaks, "float64")).status is Status.HOLDS
+    for property_name in (PROPERTY, "forward_matches_the_oracle", "vjp_matches_the_oracle", "hvp_matches_the_oracle"):
+        if dtype == "float32" or property_name == PROPERTY:
+            assert (
+                judge(property_name, CASE.format(dtype, "normal"), right, Oracle(peaks, "float64")).status
+                is Status.HOLDS
+            )
     tensors = evidence(CASE.format(dtype, "normal"), right, Oracle(peaks, "float64")).vjp()
     assert set(tensors) == {"p", "dx", "dw"}
 
@@ -88,7 +91,7 @@ def test_correct_integers_hold_and_derivatives_are_those_of_the_floats(dtype: st
     ],
 )
 def test_wrong_integers_are_violations(kernel: gradoracle.Kernel, tensor: str, says: str) -> None:
-    found = judge(LAW, CASE.format("float32", "normal"), kernel, Oracle(peaks, "float64"))
+    found = judge(PROPERTY, CASE.format("float32", "normal"), kernel, Oracle(peaks, "float64"))
     assert found.status is Status.VIOLATED
     assert [(f.tensor, says in f.message) for f in found.findings if f.outcome.value == "violated"] == [(tensor, True)]
     worst = next(f.worst for f in found.findings if f.outcome.value == "violated")
@@ -96,7 +99,7 @@ def test_wrong_integers_are_violations(kernel: gradoracle.Kernel, tensor: str, s
 
 
 def test_any_index_of_equal_scores_is_right_and_one_of_a_smaller_score_is_not():
-    found = judge(LAW, CASE.format("float32", "constant w~constant"), off_by_one, Oracle(peaks, "float64"))
+    found = judge(PROPERTY, CASE.format("float32", "constant w~constant"), off_by_one, Oracle(peaks, "float64"))
     assert found.status is Status.HOLDS and not any(each.undecided for each in found.findings)
     near = evidence(CASE.format("float32", "normal"), right, Oracle(peaks, "float64")).sample
     x = near.inputs["x"].clone()
@@ -159,18 +162,21 @@ TIES = "case:1 routed cpu float32 family=routed B=5 N=7 x~{} seed=3"
 def test_any_choice_among_values_that_tie_is_right(recipe):
     """A float32 kernel that compares the logits tells subnormal ones apart, which softmax in float64 does not."""
     oracle, case = Oracle(routed, "float64"), TIES.format(recipe)
-    assert judge(LAW, case, router(last_first), oracle).status is Status.HOLDS
-    for law in (
+    assert judge(PROPERTY, case, router(last_first), oracle).status is Status.HOLDS
+    for property_name in (
         "forward_matches_the_oracle",
         "vjp_matches_the_oracle",
         "jvp_matches_the_oracle",
         "hvp_matches_the_oracle",
     ):
         for order in (last_first, lambda x: torch.argsort(x, -1, descending=True)):
-            assert judge(law, case, router(order), oracle).status in (Status.HOLDS, Status.NOT_CHECKED), (law, order)
-    assert judge(LAW, case, router(once_more), oracle).status is Status.VIOLATED
+            assert judge(property_name, case, router(order), oracle).status in (Status.HOLDS, Status.NOT_CHECKED), (
+                property_name,
+                order,
+            )
+    assert judge(PROPERTY, case, router(once_more), oracle).status is Status.VIOLATED
     if recipe == "ties":
-        assert judge(LAW, case, router(next_best), oracle).status is Status.VIOLATED
+        assert judge(PROPERTY, case, router(next_best), oracle).status is Status.VIOLATED
         assert judge("forward_matches_the_oracle", case, router(next_best), oracle).status is Status.VIOLATED
 
 
@@ -222,10 +228,10 @@ def test_of_equals_a_stable_sort_takes_the_first():
 
     stable = kernel(lambda x: torch.argsort(x, dim=-1, stable=True))
     reverse = kernel(lambda x: x.shape[-1] - 1 - torch.argsort(x.flip(-1), dim=-1, stable=True))
-    for law in (LAW, "vjp_matches_the_oracle"):
-        assert judge(law, case, stable, oracle).status is Status.HOLDS
-        assert judge(law, case, reverse, oracle).status is Status.VIOLATED
-        assert judge(law, case.replace("ties", "normal"), reverse, oracle).status is Status.HOLDS
+    for property_name in (PROPERTY, "vjp_matches_the_oracle"):
+        assert judge(property_name, case, stable, oracle).status is Status.HOLDS
+        assert judge(property_name, case, reverse, oracle).status is Status.VIOLATED
+        assert judge(property_name, case.replace("ties", "normal"), reverse, oracle).status is Status.HOLDS
 
 
 def test_a_definition_without_a_float_output_is_refused() -> None:

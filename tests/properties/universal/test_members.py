@@ -17,9 +17,9 @@ from tests.properties.lse import logsumexp
 from tests.properties.toys import evidence
 from tests.properties.universal.wrong_members import BLIND, CORRECT_LSE, SEGMENTS, SHARED, SINKS
 
-LAWS = {law.name: law for law in UNIVERSAL}
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 PERMUTATION, INDEPENDENCE, TAILS = (
-    LAWS[name]
+    PROPERTIES[name]
     for name in (
         "batch_and_head_permutation_equivariance",
         "batch_members_are_independent",
@@ -40,9 +40,9 @@ def test_the_dims_of_lse_are_found_with_rows_of_minus_infinity_and_shared_sinks(
 
 
 @pytest.mark.parametrize("line", [SHARED, SINKS, SEGMENTS, BLIND])
-@pytest.mark.parametrize("law", [PERMUTATION, INDEPENDENCE, TAILS], ids=lambda law: law.name)
-def test_the_laws_of_members_hold_on_a_right_lse(law, line):
-    assert logsumexp.judge(law, line, CORRECT_LSE).status is Status.HOLDS
+@pytest.mark.parametrize("prop", [PERMUTATION, INDEPENDENCE, TAILS], ids=lambda prop: prop.name)
+def test_the_properties_of_members_hold_on_a_right_lse(prop, line):
+    assert logsumexp.judge(prop, line, CORRECT_LSE).status is Status.HOLDS
 
 
 @gradoracle.family(outputs=("o",), divides={"G": "H", "K": "H"})

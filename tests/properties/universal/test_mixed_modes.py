@@ -12,7 +12,7 @@ from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, judged, kernel, right
 from tests.properties.universal.wrong import MODES
 
-LAWS = {law.name: law for law in UNIVERSAL}
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 
 
 class Once(torch.autograd.Function):
@@ -49,9 +49,9 @@ def followed(x: Any, y: Any) -> Any:
 
 
 @pytest.mark.parametrize("call", [Once.apply, followed], ids=["alone", "followed by operations"])
-@pytest.mark.parametrize("name", [*dict.fromkeys(row.law for row in MODES), "hvp_matches_the_oracle"])
+@pytest.mark.parametrize("name", [*dict.fromkeys(row.property_name for row in MODES), "hvp_matches_the_oracle"])
 def test_a_kernel_without_such_derivatives_is_not_checked(name: str, call: Any) -> None:
-    found = judged(LAWS[name], kernel(call), CASE)
+    found = judged(PROPERTIES[name], kernel(call), CASE)
     assert found.status is Status.NOT_CHECKED and found.reason.startswith("no "), found
 
 
@@ -65,4 +65,4 @@ def test_a_second_derivative_that_is_cut_in_silence_is_wrong() -> None:
     def cut(x: Any, y: Any) -> Any:
         return Cut.apply(x) * y * y, torch.logsumexp(x, -1)
 
-    assert judged(LAWS["hvp_matches_the_oracle"], kernel(cut), CASE).status is Status.VIOLATED
+    assert judged(PROPERTIES["hvp_matches_the_oracle"], kernel(cut), CASE).status is Status.VIOLATED

@@ -72,16 +72,18 @@ def large(x, w):
     return _Large.apply(x, w)
 
 
-LAWS = ("vjp_matches_the_oracle", "jvp_matches_the_oracle", "hvp_matches_the_oracle")
+PROPERTIES = ("vjp_matches_the_oracle", "jvp_matches_the_oracle", "hvp_matches_the_oracle")
 CASE = "case:1 squares cpu float32 family=squares N=3 D=5 seed=4"
 
 
-@pytest.mark.parametrize("law", [*LAWS, "inputs_and_cotangents_are_unmodified", "jvp_of_a_tangent_on_each_input_alone"])
+@pytest.mark.parametrize(
+    "property_name", [*PROPERTIES, "inputs_and_cotangents_are_unmodified", "jvp_of_a_tangent_on_each_input_alone"]
+)
 @pytest.mark.parametrize("kernel", [right, detached], ids=lambda kernel: kernel.name)
-def test_a_kernel_that_ignores_its_tangent_holds(kernel, law):
-    assert judge(law, CASE, kernel, Oracle(squares, "float64")).status is Status.HOLDS
+def test_a_kernel_that_ignores_its_tangent_holds(kernel, property_name):
+    assert judge(property_name, CASE, kernel, Oracle(squares, "float64")).status is Status.HOLDS
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_what_other_inputs_give_is_judged(law):
-    assert judge(law, CASE, large, Oracle(squares, "float64")).status is Status.VIOLATED
+@pytest.mark.parametrize("property_name", PROPERTIES)
+def test_what_other_inputs_give_is_judged(property_name):
+    assert judge(property_name, CASE, large, Oracle(squares, "float64")).status is Status.VIOLATED

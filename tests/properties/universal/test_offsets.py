@@ -11,19 +11,19 @@ from gradoracle.properties.universal.offsets import NEARBY, offsets_past_2_31_gi
 
 from gradoracle.cases.sample import build
 from gradoracle.check.diagnosis.diagnosis import diagnose, of_results
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, pick, right
 from tests.properties.universal.wrong_members import wrapping
 
-LAW = offsets_past_2_31_give_the_same
+PROPERTY = offsets_past_2_31_give_the_same
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def test_the_correct_kernel_holds_with_every_argument_far_and_along_every_dim():
     for seed in range(0, 35, 7):
-        assert judged(LAW, RIGHT, replace(CASE, seed=seed)).status is Status.HOLDS
+        assert judged(PROPERTY, RIGHT, replace(CASE, seed=seed)).status is Status.HOLDS
 
 
 def test_the_longest_dim_has_two_turns():
@@ -45,18 +45,18 @@ def test_the_stride_fits_32_bits_and_twice_the_stride_does_not_where_there_is_ro
 
 def test_without_a_dim_of_several_members_and_without_addresses_it_says_so(monkeypatch):
     alone = replace(CASE, dims={"B": 1, "N": 1})
-    assert judged(LAW, RIGHT, alone).reason == "no tensor has a dim of more than one member"
+    assert judged(PROPERTY, RIGHT, alone).reason == "no tensor has a dim of more than one member"
 
     def none(*args, **kwargs):
         raise OSError
 
     monkeypatch.setattr(offsets.mmap, "mmap", none)
-    found = judged(LAW, RIGHT)
+    found = judged(PROPERTY, RIGHT)
     assert found.status is Status.NOT_CHECKED and found.reason.startswith("needs ")
 
 
 def test_a_failure_names_the_tensors_that_are_enough():
-    found = judged(LAW, kernel(wrapping))
+    found = judged(PROPERTY, kernel(wrapping))
     messages = [finding.message for finding in found.findings if finding.outcome is Outcome.VIOLATED]
     assert messages and all("the same with input x along dim" in each for each in messages)
     assert all("alone past 2^31" in each for each in messages)
@@ -79,19 +79,19 @@ class IgnoresStrides(torch.autograd.Function):
 
 
 def test_a_stride_that_is_ignored_is_no_offset_that_wraps():
-    found = judged(LAW, kernel(IgnoresStrides.apply))
+    found = judged(PROPERTY, kernel(IgnoresStrides.apply))
     wrong = [finding for finding in found.findings if finding.outcome is Outcome.VIOLATED]
     assert wrong and all(each.message.endswith(NEARBY) and each.cause == "layout" for each in wrong)
     for kernel_, cause in ((IgnoresStrides.apply, ""), (wrapping, "offset")):
-        results = [judged(LAW, kernel(kernel_))]
-        assert diagnose(of_results(results, {LAW.name: LAW})).cause == cause
+        results = [judged(PROPERTY, kernel(kernel_))]
+        assert diagnose(of_results(results, {PROPERTY.name: PROPERTY})).cause == cause
     assert offsets._laid(torch.zeros(3, 4), 0, far=False).stride() == (32, 1)
 
 
 @needs_a_gpu
 def test_on_a_gpu_one_tensor_is_far():
     def on_gpu(subject, case):
-        return judge_law(LAW, evidence(subject, case, device="cuda")).status
+        return judge_property(PROPERTY, evidence(subject, case, device="cuda")).status
 
     cases = [replace(CASE, seed=seed) for seed in (0, 7)]  # the first input, then the second
     assert [on_gpu(RIGHT, case) for case in cases] == [Status.HOLDS] * 2

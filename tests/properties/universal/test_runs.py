@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.model.case import Draw
 from gradoracle.model.dims import sizes
 from gradoracle.model.kernel import Kernel
@@ -19,13 +19,13 @@ from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, WEIGH, evidence, judged, kernel, right, weigh
 from tests.properties.universal.wrong_runs import with_fault
 
-LAWS = {law.name: law for law in UNIVERSAL}
-TWICE = LAWS["backward_twice_with_retain_graph_gives_the_same"]
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
+TWICE = PROPERTIES["backward_twice_with_retain_graph_gives_the_same"]
 
 
 def test_a_declared_mutation_is_allowed_and_leaves_the_sample_alone():
-    law = LAWS["inputs_and_cotangents_are_unmodified"]
-    assert judged(law, with_fault("scales its input", mutates=("x",))).status is Status.HOLDS
+    prop = PROPERTIES["inputs_and_cotangents_are_unmodified"]
+    assert judged(prop, with_fault("scales its input", mutates=("x",))).status is Status.HOLDS
     one = evidence(with_fault("scales its input", mutates=("x",)))
     before = one.sample.inputs["x"].clone()
     one.vjp()
@@ -39,13 +39,13 @@ def test_a_kernel_that_returns_its_input_is_right():
     def same(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
         return x
 
-    law, case = LAWS["first_call_equals_second"], replace(CASE, family="same")
+    prop, case = PROPERTIES["first_call_equals_second"], replace(CASE, family="same")
     for call in (lambda x: x, lambda x: x.clone()):
-        assert judged(law, Kernel("same", "same", call, deterministic=True), case, same).status is Status.HOLDS
+        assert judged(prop, Kernel("same", "same", call, deterministic=True), case, same).status is Status.HOLDS
 
 
 def test_a_wrong_block_configuration_is_found_among_right_ones():
-    law = LAWS["every_block_configuration_agrees"]
+    prop = PROPERTIES["every_block_configuration_agrees"]
 
     def tiled(x, y, blocks=16):
         p, s = right(x, y)
@@ -55,12 +55,12 @@ def test_a_wrong_block_configuration_is_found_among_right_ones():
     found = {}
     for seed in range(0, 15, 5):
         case = replace(CASE, seed=seed)
-        result = judged(law, kernel(tiled, **fields), case)
+        result = judged(prop, kernel(tiled, **fields), case)
         found[result.findings[0].tensor.split("blocks ")[1]] = result.status
     assert found == {"small": Status.HOLDS, "medium": Status.HOLDS, "large": Status.VIOLATED}
 
 
-BAD, ACCEPTED = LAWS["bad_arguments_raise_value_error"], LAWS["declared_support_is_accepted"]
+BAD, ACCEPTED = PROPERTIES["bad_arguments_raise_value_error"], PROPERTIES["declared_support_is_accepted"]
 
 
 def messages(result):
@@ -159,17 +159,17 @@ def with_statistics(
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_output_marked_non_differentiable_has_no_gradient_and_needs_none(seed):
     case = replace(CASE, family="with_statistics", seed=seed)
-    laws = [LAWS[name] for name in ("vjp_matches_the_oracle", "vjp_of_a_cotangent_on_each_output_alone",
+    properties = [PROPERTIES[name] for name in ("vjp_matches_the_oracle", "vjp_of_a_cotangent_on_each_output_alone",
                                     "hvp_matches_the_oracle", TWICE.name)]  # fmt: skip
 
     def marked(wrong=""):
         return kernel(lambda x, y: Marked.apply(x, y, wrong), family="with_statistics")
 
-    for law in laws:
-        assert judged(law, marked(), case, with_statistics).status is Status.HOLDS, law.name
+    for prop in properties:
+        assert judged(prop, marked(), case, with_statistics).status is Status.HOLDS, prop.name
     assert judged(TWICE, marked("second"), case, with_statistics).status is Status.VIOLATED
-    assert judged(laws[0], marked("twice"), case, with_statistics).status is Status.VIOLATED
-    alone = {seed: judged(laws[1], marked(), replace(CASE, seed=seed)).status for seed in (seed,)}
+    assert judged(properties[0], marked("twice"), case, with_statistics).status is Status.VIOLATED
+    alone = {seed: judged(properties[1], marked(), replace(CASE, seed=seed)).status for seed in (seed,)}
     assert alone[seed] is (Status.HOLDS if seed % 2 == 0 else Status.VIOLATED)  # of pick, s has a gradient
 
 
@@ -207,9 +207,9 @@ def test_a_refusal_inside_declared_support_is_a_violation():
     assert ACCEPTED.applies(sliced, RIGHT) is None
 
 
-def test_laws_that_run_again_keep_to_small_cases():
+def test_properties_that_run_again_keep_to_small_cases():
     long = CASE.with_dims(N=131_072)
-    spared = {law.name for law in UNIVERSAL if law.applies(long, RIGHT) is None}
+    spared = {prop.name for prop in UNIVERSAL if prop.applies(long, RIGHT) is None}
     assert spared == {
         "forward_matches_the_oracle",
         "vjp_matches_the_oracle",
@@ -227,8 +227,8 @@ def test_laws_that_run_again_keep_to_small_cases():
     }
 
 
-def test_memory_laws_look_at_every_derivative_that_was_run():
+def test_memory_properties_look_at_every_derivative_that_was_run():
     one = evidence(RIGHT)
     one.hvp()
-    found = judge_law(LAWS["writes_stay_inside_their_tensors"], one)
+    found = judge_property(PROPERTIES["writes_stay_inside_their_tensors"], one)
     assert [f.tensor for f in found.findings] == ["memory of forward", "memory of vjp", "memory of hvp"]

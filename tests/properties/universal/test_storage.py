@@ -11,7 +11,7 @@ from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import examine
-from gradoracle.check.judge_law import judge_law
+from gradoracle.check.judge_property import judge_property
 from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.guard_memory import Originals
@@ -24,9 +24,9 @@ from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
 from tests.properties.toys import CASE, RIGHT, evidence, kernel, pick, right
 
-LAWS = {law.name: law for law in UNIVERSAL}
-UNMODIFIED = LAWS["inputs_and_cotangents_are_unmodified"]
-FORWARD, VJP = LAWS["forward_matches_the_oracle"], LAWS["vjp_matches_the_oracle"]
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
+UNMODIFIED = PROPERTIES["inputs_and_cotangents_are_unmodified"]
+FORWARD, VJP = PROPERTIES["forward_matches_the_oracle"], PROPERTIES["vjp_matches_the_oracle"]
 
 
 def doubling(x, y):
@@ -48,20 +48,20 @@ def wrong(result: Any) -> list[str]:
     return [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
 
 
-def test_the_law_leads_and_says_which_call_changed_what() -> None:
-    found = judge_law(UNMODIFIED, evidence(kernel(doubling)))
+def test_the_property_leads_and_says_which_call_changed_what() -> None:
+    found = judge_property(UNMODIFIED, evidence(kernel(doubling)))
     assert (found.status, wrong(found)) == (Status.VIOLATED, ["x"])
     assert [f.message for f in found.findings if f.tensor == "x"] == ["21 of 21 elements were changed by forward"]
-    assert max(law.rank for law in UNIVERSAL if law is not UNMODIFIED) < UNMODIFIED.rank
-    assert judge_law(UNMODIFIED, evidence(RIGHT)).status is Status.HOLDS
+    assert max(prop.rank for prop in UNIVERSAL if prop is not UNMODIFIED) < UNMODIFIED.rank
+    assert judge_property(UNMODIFIED, evidence(RIGHT)).status is Status.HOLDS
 
 
-def test_other_laws_judge_on_what_the_kernel_was_given() -> None:
+def test_other_properties_judge_on_what_the_kernel_was_given() -> None:
     one = evidence(kernel(doubling))
-    assert [judge_law(law, one).status for law in (FORWARD, VJP, FORWARD)] == [Status.HOLDS] * 3
+    assert [judge_property(prop, one).status for prop in (FORWARD, VJP, FORWARD)] == [Status.HOLDS] * 3
     assert torch.equal(one.sample.inputs["x"], build(CASE, pick.signature).inputs["x"])
     other = evidence(kernel(doubled_first))
-    assert judge_law(FORWARD, other).status is Status.VIOLATED, "the truth is that of x, and not of 2 x"
+    assert judge_property(FORWARD, other).status is Status.VIOLATED, "the truth is that of x, and not of 2 x"
 
 
 def test_a_backward_that_is_refused_does_not_hide_what_forward_wrote() -> None:
@@ -69,13 +69,13 @@ def test_a_backward_that_is_refused_does_not_hide_what_forward_wrote() -> None:
         return right(x.mul_(2), y)  # PyTorch refuses this of a leaf that requires grad
 
     one = evidence(kernel(in_place))
-    assert judge_law(VJP, one).status is Status.REFUSED
-    assert judge_law(UNMODIFIED, one).status is Status.VIOLATED
+    assert judge_property(VJP, one).status is Status.REFUSED
+    assert judge_property(UNMODIFIED, one).status is Status.VIOLATED
 
     def refusing(x, y):
         raise ValueError("no")
 
-    assert judge_law(UNMODIFIED, evidence(kernel(refusing))).status is Status.REFUSED
+    assert judge_property(UNMODIFIED, evidence(kernel(refusing))).status is Status.REFUSED
 
 
 def test_a_call_beside_the_derivatives_is_undone_too() -> None:
@@ -116,14 +116,14 @@ def over_x(x, y):
 def test_a_result_in_memory_of_an_argument_is_judged_by_what_was_returned() -> None:
     for call, changed in ((InPlace.apply, "dp"), (over_x, "x")):
         one = evidence(kernel(call))
-        assert judge_law(FORWARD, one).status is Status.HOLDS
-        assert judge_law(UNMODIFIED, one).status is Status.VIOLATED and list(one.sample.changes) == [changed]
+        assert judge_property(FORWARD, one).status is Status.HOLDS
+        assert judge_property(UNMODIFIED, one).status is Status.VIOLATED and list(one.sample.changes) == [changed]
         wide = widened(evidence(kernel(call)))
         before = {name: tensor.carried.clone() for name, tensor in wide.sample.tensors().items()}
-        assert judge_law(FORWARD, wide).status is Status.HOLDS
+        assert judge_property(FORWARD, wide).status is Status.HOLDS
         assert all(torch.equal(tensor.carried, before[n]) for n, tensor in wide.sample.tensors().items())
-    assert judge_law(VJP, evidence(kernel(InPlace.apply))).status is Status.HOLDS
-    assert judge_law(VJP, widened(evidence(kernel(InPlace.apply)))).status is Status.HOLDS
+    assert judge_property(VJP, evidence(kernel(InPlace.apply))).status is Status.HOLDS
+    assert judge_property(VJP, widened(evidence(kernel(InPlace.apply)))).status is Status.HOLDS
 
 
 def test_a_change_in_a_variant_is_undone_and_reported() -> None:
@@ -135,16 +135,16 @@ def test_a_change_in_a_variant_is_undone_and_reported() -> None:
     variant.vjp()
     assert torch.equal(one.sample.inputs["x"], before)
     assert one.sample.changes["x"][0] == "2 g: vjp"
-    assert wrong(judge_law(UNMODIFIED, one)) == ["x"]
+    assert wrong(judge_property(UNMODIFIED, one)) == ["x"]
 
 
 def test_what_is_too_large_to_be_copied_is_seen_and_then_no_call_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradoracle.execution.kernel_runner.Originals", lambda tensors: Originals(tensors, most=0))
     fine = evidence(RIGHT)
-    assert judge_law(FORWARD, fine).status is judge_law(UNMODIFIED, fine).status is Status.HOLDS
+    assert judge_property(FORWARD, fine).status is judge_property(UNMODIFIED, fine).status is Status.HOLDS
     one = evidence(kernel(doubling))
     with pytest.raises(Unavailable, match="forward wrote to x, which is too large to be restored from a copy"):
         one.tensors(Derivative.FORWARD)
-    assert judge_law(VJP, one).status is Status.NOT_CHECKED
-    found = judge_law(UNMODIFIED, one)
+    assert judge_property(VJP, one).status is Status.NOT_CHECKED
+    found = judge_property(UNMODIFIED, one)
     assert found.status is Status.VIOLATED and "elements of x were changed by forward" in str(found.findings)

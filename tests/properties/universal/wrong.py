@@ -33,9 +33,9 @@ STORES = "a_barrier_stands_between_two_stores"
 ACCESSES = (INSIDE, RACE, BARRIER, STORES, WRITTEN)
 
 
-def row(law: str, wrong: Kernel, *correct: Kernel, case: Case = CASE, fault: str = "", **fields: Any) -> Row:
+def row(property_name: str, wrong: Kernel, *correct: Kernel, case: Case = CASE, fault: str = "", **fields: Any) -> Row:
     """A row of ``pick``."""
-    return Row(law, fault or wrong.name, case, wrong, correct or [RIGHT], ORACLE, **fields)
+    return Row(property_name, fault or wrong.name, case, wrong, correct or [RIGHT], ORACLE, **fields)
 
 
 DERIVATIVES = [
@@ -70,8 +70,8 @@ DERIVATIVES = [
     ),
 ]
 MODES = [
-    row(law, kernel(wrong), kernel(right), kernel(modes.of_square(modes.Square)), fault=fault, holds=[HVP])
-    for law, fault, wrong in (
+    row(property_name, kernel(wrong), kernel(right), kernel(modes.of_square(modes.Square)), fault=fault, holds=[HVP])
+    for property_name, fault, wrong in (
         ("reverse_over_forward_gives_hvp_and_vjp", "no gradient", modes.of_square(modes.TangentWithoutAGradient)),
         ("forward_over_reverse_gives_the_hvp", "no tangent", modes.of_square(modes.BackwardWithoutATangent)),
         ("double_backward_in_the_cotangents_gives_the_jvp", "", modes.dropping_its_cotangent),
@@ -99,7 +99,7 @@ FAULTS = [
     (UNMODIFIED, "overwrites its cotangent"),
 ]
 RUNS = [
-    *(row(law, with_fault(fault), with_fault(""), fault=fault) for law, fault in FAULTS),
+    *(row(property_name, with_fault(fault), with_fault(""), fault=fault) for property_name, fault in FAULTS),
     row(
         UNMODIFIED,
         with_fault("writes around its input"),
@@ -132,7 +132,7 @@ MEMBERS = [
     row(TAILS, kernel(members.odd_tail)),
     *(
         Row(
-            law,
+            property_name,
             members.WRONG_SPARSE.name,
             line,
             members.WRONG_SPARSE,
@@ -141,12 +141,19 @@ MEMBERS = [
             also=[VJP],
             holds=["forward_matches_the_oracle"],
         )
-        for law in (TAILS, INDEPENDENCE)
+        for property_name in (TAILS, INDEPENDENCE)
         for line in members.SPARSE_CASES
     ),
     *(
-        Row(law, f"lse {change.__name__}", line, members.changed(change), [members.CORRECT_LSE], logsumexp.ORACLE)
-        for law, change, line in OF_LSE
+        Row(
+            property_name,
+            f"lse {change.__name__}",
+            line,
+            members.changed(change),
+            [members.CORRECT_LSE],
+            logsumexp.ORACLE,
+        )
+        for property_name, change, line in OF_LSE
     ),
     Row(PERMUTATION, CROSSED.name, members.SHARED, CROSSED, [members.CORRECT_LSE], logsumexp.ORACLE),
     *(
@@ -168,11 +175,11 @@ OF_SUMS = [
 LAUNCHES = [
     *(
         Row(
-            law, fault, Case("sums", {"B": 3, "N": 10}), launches.of_sums(wrong),
+            property_name, fault, Case("sums", {"B": 3, "N": 10}), launches.of_sums(wrong),
             [launches.of_sums(launches.summing())], SUMS,
-            holds=[other for other in ACCESSES if other != law], marks=[TRITON],
+            holds=[other for other in ACCESSES if other != property_name], marks=[TRITON],
         )
-        for law, fault, wrong in OF_SUMS
+        for property_name, fault, wrong in OF_SUMS
     ),
     Row(
         BARRIER, "none", Case("double", {"B": 3, "N": 16}), launches.of_double(launches.doubling("none")),
@@ -195,13 +202,13 @@ LAUNCHES = [
         for how in ("times 0", "compared", "smallest")
     ),
 ]  # fmt: skip
-FORMULA = "formula_is_exact_when_widened"
+DEFINITION = "definition_is_exact_when_widened"
 SOFTMAX, NORMED = Oracle(widened.scaled_softmax, "float64"), Oracle(widened.normed, "float64")
 # wrong kernels whose results in 16 bits are as good as those of correct ones
 HIDDEN = [
     *(
         Row(
-            FORMULA, wrong.name, widened.case("scaled_softmax", dtype), wrong, widened.CORRECT_SOFTMAX, SOFTMAX,
+            DEFINITION, wrong.name, widened.case("scaled_softmax", dtype), wrong, widened.CORRECT_SOFTMAX, SOFTMAX,
             holds=["forward_matches_the_oracle", VJP], marks=[TRITON],
         )
         for dtype in ("bfloat16", "float16")
@@ -213,7 +220,7 @@ HIDDEN = [
     ),
     *(
         Row(
-            FORMULA, wrong.name, widened.case("normed", dtype), wrong, [widened.norm("correct")], NORMED,
+            DEFINITION, wrong.name, widened.case("normed", dtype), wrong, [widened.norm("correct")], NORMED,
             holds=["forward_matches_the_oracle", VJP], marks=[TRITON],
         )
         for dtype in ("bfloat16", "float16")
@@ -221,7 +228,7 @@ HIDDEN = [
     ),
     *(
         Row(
-            FORMULA, "forward mode 1e-5 large", widened.case("scaled_softmax", dtype),
+            DEFINITION, "forward mode 1e-5 large", widened.case("scaled_softmax", dtype),
             widened.with_explicit_jvp("slipped", slip=1e-5), [widened.with_explicit_jvp("correct")], SOFTMAX,
             holds=["forward_matches_the_oracle", VJP, "jvp_matches_the_oracle"], marks=[TRITON],
         )
