@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,8 +42,8 @@ class Evidence:
         subject: the kernel with the guard around its calls.
         oracle: the readings of the family's definition.
         blocks: the block configuration that is forced, "" for the kernel's own choice.
-        root: the evidence of the case itself; this one may be a variant of it.
-        needs: on the root, the derivatives that the property being judged declares (``Property.needs``).
+        is_variant: whether the sample is a variant of the case's.
+        needs: the derivatives that the property being judged declares (``Property.needs``); see ``under``.
     """
 
     def __init__(
@@ -52,16 +53,24 @@ class Evidence:
         subject: KernelRunner,
         oracle: Oracle,
         blocks: str | None = None,
-        root: Evidence | None = None,
+        is_variant: bool = False,
+        needs: tuple[Derivative, ...] = (),
     ) -> None:
         self.case, self.subject, self.oracle = case, subject, oracle
         self.sample = sample.without_tangents(subject.kernel.no_gradient)
-        self.root = root or self
-        self.needs: tuple[Derivative, ...] = ()
+        self.is_variant, self.needs = is_variant, needs
         self.blocks = case.blocks if blocks is None else blocks
         self.continuous = case.continuous and not sample.source  # the distribution of saved values is not known
         self._kept: dict[Any, Any] = {}
         self._asked: dict[str, Memory] = {}
+
+    def under(self, needs: tuple[Derivative, ...]) -> Evidence:
+        """The same evidence, and what is kept of it, for a property that declares these ``needs``."""
+        if needs == self.needs:
+            return self
+        view = copy.copy(self)
+        view.needs = needs
+        return view
 
     @property
     def kernel(self) -> Any:
@@ -189,9 +198,9 @@ class Evidence:
 
         def make() -> Evidence:
             own = self.subject.labelled(key)
-            return type(self)(self.case, change(self.sample), own, self.oracle, chosen, self.root)
+            return type(self)(self.case, change(self.sample), own, self.oracle, chosen, is_variant=True)
 
-        return self._once(f"variant {key}", make)
+        return self._once(f"variant {key}", make).under(self.needs)
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
         """The rounding budgets under the contract, by tensor name."""
@@ -231,7 +240,7 @@ class Evidence:
 
         Of a variant some properties need the outputs alone.
         """
-        together = self.root is self or Derivative.VJP in self.root.needs or "truths vjp" in self._kept
+        together = not self.is_variant or Derivative.VJP in self.needs or "truths vjp" in self._kept
         return Derivative.VJP if derivative is Derivative.FORWARD and together else derivative
 
     def algorithms(self, derivative: Derivative) -> tuple[str, ...]:

@@ -31,10 +31,11 @@ class EmptyCheck(Exception):
 def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
     """Judge one property on one evidence; what the kernel raises becomes a status."""
     findings: list[Finding] = []
-    evidence.needs = prop.needs
+    evidence = evidence.under(prop.needs)
     known = evidence.derivatives
+    least = min((each.order for each in prop.needs), default=0)
     try:
-        findings.extend(_attributed(found, known) for found in prop.judge(evidence))
+        findings.extend(_attributed(found, known, least) for found in prop.judge(evidence))
     except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
         if (claim := _broken_claim(prop, evidence, reason)) is not None:
             return PropertyResult(prop.name, Status.VIOLATED, (*findings, claim))
@@ -42,7 +43,7 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
             status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
             return PropertyResult(prop.name, status, tuple(findings), str(reason), why=kind_of(reason))
     except Wrong as wrong:
-        findings.append(_attributed(wrong.finding, known))
+        findings.append(_attributed(wrong.finding, known, least))
     except DeviceLost:
         raise
     except Crashed as crash:
@@ -75,10 +76,16 @@ def _broken_claim(prop: Property, evidence: Evidence, reason: Exception) -> Find
     return replace(malformed(derivative.value, message), derivative=derivative)
 
 
-def _attributed(found: Finding, known: Mapping[str, Derivative]) -> Finding:
-    """A finding with the derivative that it is about: the highest of those that its tensors belong to."""
+def _attributed(found: Finding, known: Mapping[str, Derivative], least: int) -> Finding:
+    """A finding with the derivative that it is about: the highest of those that its tensors belong to.
+
+    A property that evaluates second derivatives alone is about these, though it compares with a first one, too: of
+    ``least``, the lowest order of what the property needs, there is the Hessian-vector product only.
+    """
     own = [known[name] for name in found.named if name in known]
     derivative = max(own, key=lambda each: each.order, default=None)
+    if derivative is not None and least > 1:
+        derivative = Derivative.HVP
     pool = None if found.pool is None else replace(found.pool, among=found.among, derivative=derivative)
     return replace(found, derivative=derivative, pool=pool)
 

@@ -75,9 +75,8 @@ def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, 
         for prop in properties:
             if prop.kind in _UNREHEARSED:
                 continue
-            evidence.needs = prop.needs
             with suppress(Exception):
-                for _ in prop.judge(evidence):
+                for _ in prop.judge(evidence.under(prop.needs)):
                     pass
 
 

@@ -172,7 +172,7 @@ def _recorded(evidence: Evidence) -> tuple[Evidence, dict[str, Memory]]:
         subject = evidence.subject.labelled("contiguous inputs", recorded=True)
         own = evidence.keep(
             "contiguous inputs",
-            lambda: Evidence(evidence.case, dense, subject, evidence.oracle, evidence.blocks, evidence.root),
+            lambda: Evidence(evidence.case, dense, subject, evidence.oracle, evidence.blocks, evidence.is_variant),
         )
         calls = _calls(own)
     launched = {call: memory for call, memory in calls.items() if memory.launches}

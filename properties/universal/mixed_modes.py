@@ -88,7 +88,7 @@ def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@property(needs=(Derivative.JVP,), applies=_APPLIES, one_in=6)
+@property(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)
 def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Iterator[Finding]:
     """The gradient of <J^T g, t> in the cotangents g is J t.
 

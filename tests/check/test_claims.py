@@ -52,6 +52,15 @@ class Scaled(Detached):
         return dx * 1.01, dw
 
 
+class HalfDetached(Detached):
+    """Its second gradient is a constant to autograd, the first is not."""
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        (_, w), (g,) = ctx.saved_tensors, given
+        return g * torch.sin(w), Detached.backward(ctx, *given)[1]
+
+
 @gradoracle.kernel(scaled)
 def right(x: Tensor, w: Tensor) -> Tensor:
     return x * torch.sin(w)
@@ -60,6 +69,11 @@ def right(x: Tensor, w: Tensor) -> Tensor:
 @gradoracle.kernel(scaled)
 def silent(x: Tensor, w: Tensor) -> Tensor:
     return Detached.apply(x, w)
+
+
+@gradoracle.kernel(scaled)
+def half_silent(x: Tensor, w: Tensor) -> Tensor:
+    return HalfDetached.apply(x, w)
 
 
 @gradoracle.kernel(scaled, claims=FIRST_ORDER)
@@ -124,6 +138,7 @@ def report_of(kernel: str, **fields: Any) -> Report:
     [
         ("right", 0, "forward ✓  VJP ✓  JVP ✓  HVP ✓"),
         ("silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! silently zero"),
+        ("half_silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! wrong, not claimed"),
         ("first_order", 0, "forward ✓  VJP ✓  JVP - not claimed  HVP - not claimed"),
         ("second_order", 1, "forward ✓  VJP ✓  JVP - not claimed  HVP ✗ wrong"),
         ("forward_mode", 1, "forward ✓  VJP ✓  JVP ✗ wrong  HVP - not claimed"),

@@ -132,6 +132,30 @@ def test_terms_too_small_for_a_running_sum_are_a_bias_of_the_probes(queries: int
     assert abs(found) > limit, "a factor passes as dropped terms"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_plain_sum_in_order_drops_small_terms_under_each_contract(dtype: str) -> None:
+    x = torch.full((64, 2**16), 2.0**-26).double()
+    x[:, 0] = 1.0
+    found = budgets(trace(lambda x: (x.sum(-1),), x), [x], default_contract(dtype), probes=16, worst=True)[0]
+    got = torch.ones(64).double()  # float32 adds each small term to 1 and rounds to 1
+    lost, limit = slope(got, found)
+    assert lost < -9e-4 and abs(lost) < limit
+    assert in_sigma(got, found) <= 2 and of_worst(got, found) <= 1  # all 64 err alike
+    lost, limit = slope(found.value * 0.97, found)
+    assert abs(lost) > limit
+
+
+def test_dropped_terms_do_not_lower_the_worst_case_of_a_sum_that_is_cut() -> None:
+    threshold = 64 * 2.0**-24  # below it a term of a sum of 64 may be dropped
+    worst = []
+    for small in (0.99 * threshold, 1.01 * threshold):
+        x = torch.cat([torch.ones(1, 64), torch.full((1, 64), small)], -1).double()
+        found = budgets(trace(lambda x: (x.sum(-1),), x), [x], default_contract("bfloat16"), worst=True)[0].worst
+        assert found is not None
+        worst.append(float(found))
+    assert worst[0] > worst[1] - 1e-4  # a bound from which they are subtracted is lower by 5e-4
+
+
 def test_a_small_operand_of_a_large_one_is_not_dropped() -> None:
     inputs = [torch.tensor([[1.0, 1e-9]]).double(), torch.tensor([[1e-9], [1.0]]).double()]
     found = budgets(trace(torch.matmul, *inputs), inputs, default_contract("float32"), probes=16)[0]

@@ -62,7 +62,7 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         drift = _drift(last, ones, total[..., None, None])
         in_order = None if drift is None else cleared(drift.reshape(value.shape), finite)
     dropped = None
-    if call.name == "sum" and not roundoff.contract.accumulate_block:
+    if call.name == "sum":
         unit = FORMATS[roundoff.contract.accumulate].unit_roundoff
         small = dropped_terms(x.value, list(dims or range(x.value.dim())), unit)
         dropped = summed(small)

@@ -227,7 +227,7 @@ class Roundoff:
         between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md).
         ``products``: the terms are products, each of which is rounded if it is subnormal; a sum of numbers that the
         format holds is exact there. ``dropped``: the sum of the terms that are too small to change a partial sum
-        (``dropped_terms``), all of which a kernel may lose, where it does not truncate. ``unit``: the unit roundoff of
+        (``dropped_terms``), all of which a kernel may lose. ``unit``: the unit roundoff of
         tensor cores that keep fewer bits than the contract's format has; each term is then what they add at a time.
         """
         dtype, block = self.contract.accumulate, self.contract.accumulate_block if unit is None else 1.0
@@ -242,10 +242,13 @@ class Roundoff:
         shift = None
         if block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / block + 1))
-        elif dropped is not None:
-            shift = -dropped
+        if (
+            dropped is not None
+        ):  # a kernel rounds sums that are no dot to nearest, and may drop more than a cut takes
+            more = dropped.abs() > (0.0 if shift is None else shift.abs())
+            shift = torch.where(more, -dropped, 0.0 if shift is None else shift)
             if bound is not None:  # `committed` adds twice the shift, which the bound holds already
-                bound = (bound - 2 * dropped.abs()).clamp_min(0.0)
+                bound = torch.where(more, bound - 2 * dropped.abs(), bound).clamp_min(0.0)
         key = (_KEYED_APART * scale).add_(size).copysign_(q.value)
         return self.committed(
             q, scale * unit, key=key, bits=min(FORMATS[dtype].bits, SUM_BITS), place=place, bound=bound,
