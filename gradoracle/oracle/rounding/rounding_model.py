@@ -242,9 +242,7 @@ class Roundoff:
         shift = None
         if block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / block + 1))
-        if (
-            dropped is not None
-        ):  # a kernel rounds sums that are no dot to nearest, and may drop more than a cut takes
+        if dropped is not None:  # a kernel rounds sums that are no dot to nearest, and may drop more than a cut takes
             more = dropped.abs() > (0.0 if shift is None else shift.abs())
             shift = torch.where(more, -dropped, 0.0 if shift is None else shift)
             if bound is not None:  # `committed` adds twice the shift, which the bound holds already
