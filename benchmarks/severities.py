@@ -74,6 +74,7 @@ MORE = {  # cases that a bug needs to be seen
     "keys_scaled_for_the_backward_alone": 24,
     "strides_taken_before_contiguous": 24,
     "no_tangent_without_that_of_q": 24,
+    "empty_list_of_blocks": 72,
     "loss_of_the_unshifted_sum": 100,
 }
 OWN = ("torch", "triton", "gradoracle", "jaxtyping", "numpy")
