@@ -48,7 +48,7 @@ from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.sources import Source, sources_of
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
-from gradoracle.report.failure import failures
+from gradoracle.report.shown_fault import failures
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks" / "results" / "likely_causes.csv"

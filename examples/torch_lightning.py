@@ -17,7 +17,7 @@ from gradoracle.properties.lightning import FAMILY
 from torch.nn.functional import pad
 
 import gradoracle
-from gradoracle.model.contract import PRESETS
+from gradoracle import PRESETS
 
 EAGER = {"bfloat16": PRESETS["eager-bf16"], "float16": PRESETS["eager-fp16"]}
 

@@ -5,40 +5,69 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradoracle.cases.hypothesis_strategy import strategy
+    from gradoracle.check.acceptance import exactly
+    from gradoracle.check.evidence import Evidence
     from gradoracle.cli.gradcheck import GradcheckError, gradcheck
     from gradoracle.cli.testing import testcase
     from gradoracle.execution.claimed_cuda import cuda_claimed
-    from gradoracle.model.dims import choices, multiples, sizes
+    from gradoracle.model.case import Case
+    from gradoracle.model.contract import PRESETS, Contract
+    from gradoracle.model.derivative import Derivative
+    from gradoracle.model.dims import Sizes, choices, multiples, sizes
     from gradoracle.model.family import Family, IndexDomain, family
+    from gradoracle.model.finding import Finding
     from gradoracle.model.kernel import Kernel, kernel
     from gradoracle.model.property import Property, property
+    from gradoracle.model.severity import Severity
+    from gradoracle.project.request import Request
 
 __version__ = "0.1.0"
 __all__ = [
+    "PRESETS",
+    "Case",
+    "Contract",
+    "Derivative",
+    "Evidence",
     "Family",
+    "Finding",
     "GradcheckError",
     "IndexDomain",
     "Kernel",
     "Property",
+    "Request",
+    "Severity",
+    "Sizes",
     "choices",
     "cuda_claimed",
+    "exactly",
     "family",
     "gradcheck",
     "kernel",
     "multiples",
     "property",
     "sizes",
+    "strategy",
     "testcase",
 ]
 
 _HOMES = {
+    "cases.hypothesis_strategy": ("strategy",),
+    "check.acceptance": ("exactly",),
+    "check.evidence": ("Evidence",),
     "cli.gradcheck": ("GradcheckError", "gradcheck"),
     "cli.testing": ("testcase",),
     "execution.claimed_cuda": ("cuda_claimed",),
-    "model.dims": ("choices", "multiples", "sizes"),
+    "model.case": ("Case",),
+    "model.contract": ("PRESETS", "Contract"),
+    "model.derivative": ("Derivative",),
+    "model.dims": ("Sizes", "choices", "multiples", "sizes"),
     "model.family": ("Family", "IndexDomain", "family"),
+    "model.finding": ("Finding",),
     "model.kernel": ("Kernel", "kernel"),
     "model.property": ("Property", "property"),
+    "model.severity": ("Severity",),
+    "project.request": ("Request",),
 }
 
 

@@ -231,7 +231,16 @@ def test_the_page_of_the_python_interface_has_each_public_name() -> None:
     page = (DOCS / "reference" / "api.md").read_text()
     places = re.findall(r"^::: (gradoracle[\w.]+)$", page, re.MULTILINE)
     own = [place.rpartition(".")[2] for place in places]
-    assert sorted(own) == sorted([*package.__all__, "Sizes", "Request", "Contract"])
+    assert sorted(own) == sorted(package.__all__)
+
+
+def test_pages_for_users_and_examples_import_public_names_alone() -> None:
+    pages = [ROOT / "README.md", *(DOCS / "start").glob("*.md"), *(DOCS / "how-to").glob("*.md")]
+    for file in [*pages, *(ROOT / "examples").rglob("*.py")]:
+        internal = re.findall(
+            r"^\s*(?:from|import) gradoracle\.(?!kernels|properties)[\w.]+.*", file.read_text(), re.MULTILINE
+        )
+        assert not internal, f"{file.name}: {internal[0].strip()}"
 
 
 def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> None:

@@ -19,7 +19,7 @@ from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.sources import Source, Statements, sources_of
-from gradoracle.mutation.trial import Rehearsal, Seen, Stage
+from gradoracle.mutation.trial import Rehearsal, Stage, Unmutated
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
 
@@ -93,8 +93,8 @@ def _pool(setup: Any, folder: str, workers: int) -> Iterator[LocalPool]:
         yield pool
 
 
-def _rehearsed(jobs: Sequence[Any], pool: LocalPool) -> list[Seen]:
-    found: dict[int, Seen] = {}
+def _rehearsed(jobs: Sequence[Any], pool: LocalPool) -> list[Unmutated]:
+    found: dict[int, Unmutated] = {}
     numbers = {id(job): number for number, job in enumerate(jobs)}
     for result in pool.run(Rehearsal(job) for job in jobs):
         if result.value is None:
@@ -103,7 +103,7 @@ def _rehearsed(jobs: Sequence[Any], pool: LocalPool) -> list[Seen]:
     return [found[number] for number in range(len(jobs))]
 
 
-def _only(jobs: Sequence[Any], seen: Sequence[Seen], names: set[str]) -> tuple[list[Any], list[Seen]]:
+def _only(jobs: Sequence[Any], seen: Sequence[Unmutated], names: set[str]) -> tuple[list[Any], list[Unmutated]]:
     """Cases and what the unmutated kernel did on them, by some properties alone."""
     own = [replace(job, properties=tuple(name for name in job.properties if name in names)) for job in jobs]
     results = [tuple(each for each in one.result.results if each.property_name in names) for one in seen]
@@ -111,7 +111,7 @@ def _only(jobs: Sequence[Any], seen: Sequence[Seen], names: set[str]) -> tuple[l
     return own, [replace(one, result=replace(one.result, results=result)) for one, result in pairs]
 
 
-def _orders(planted: dict[Mutant, Source], seen: Sequence[Seen]) -> dict[Mutant, tuple[int, ...]]:
+def _orders(planted: dict[Mutant, Source], seen: Sequence[Unmutated]) -> dict[Mutant, tuple[int, ...]]:
     """The cases that execute a mutant's line, the shortest first; mutants that no case executes are left out."""
     statements = {source.shown: Statements(source.text) for source in planted.values()}
     found = {}

@@ -9,9 +9,9 @@ from typing import Any
 
 from gradoracle.execution.process import Phase
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, Outcome
+from gradoracle.mutation.outcome import Fate, MutantResult
 from gradoracle.mutation.sources import Source
-from gradoracle.mutation.trial import Rehearsal, Seen, Stage, Trial
+from gradoracle.mutation.trial import Rehearsal, Stage, Trial, Unmutated
 from gradoracle.mutation.trial import entry as trial_entry
 
 from .rows import CAUGHT, MISSED, SEEN, UNSCALED, UNSEEN, Row
@@ -38,21 +38,21 @@ class Search:
     known: dict[Stage, str]
 
 
-def entry(given: Any) -> Callable[[Rehearsal | Search, Phase], Seen | Row]:
+def entry(given: Any) -> Callable[[Rehearsal | Search, Phase], Unmutated | Row]:
     """The worker's entry, as ``gradoracle.mutation.trial.entry``."""
     work = trial_entry(given)
 
-    def found(job: Rehearsal | Search, phase: Phase) -> Seen | Row:
+    def found(job: Rehearsal | Search, phase: Phase) -> Unmutated | Row:
         if isinstance(job, Rehearsal):
             seen = work(job, phase)
-            assert isinstance(seen, Seen)
+            assert isinstance(seen, Unmutated)
             return seen
 
-        def judged(exponent: int, stage: Stage) -> Outcome:
+        def judged(exponent: int, stage: Stage) -> MutantResult:
             planted = scaled(job.mutant, 4.0**-exponent)
             assert planted is not None
             outcome = work(Trial(planted, job.source.module, job.source.file, job.order, job.known[stage]), phase)
-            assert isinstance(outcome, Outcome)
+            assert isinstance(outcome, MutantResult)
             return outcome
 
         return searched(job, judged)
@@ -60,7 +60,7 @@ def entry(given: Any) -> Callable[[Rehearsal | Search, Phase], Seen | Row]:
     return found
 
 
-def searched(job: Search, judged: Callable[[int, Stage], Outcome]) -> Row:
+def searched(job: Search, judged: Callable[[int, Stage], MutantResult]) -> Row:
     """The row of a mutant; ``judged`` says what the properties of a stage find where t is 4 to the minus n."""
     begun = time.monotonic()
     own = job.mutant

@@ -1,9 +1,7 @@
 """Hypothesis strategy: the cases of a family and kernel, for property tests of one's own.
 
     from hypothesis import given
-    from gradoracle.cases.hypothesis_strategy import cases
-
-    @given(cases(family, kernel))
+    @given(gradoracle.strategy(family, kernel))
     def test_something(case): ...
 
 It draws as the stream of ``gradoracle check`` does, with Hypothesis as the source of numbers.
@@ -25,7 +23,7 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 
 
-def cases(
+def strategy(
     family: Family,
     kernel: Kernel,
     *,

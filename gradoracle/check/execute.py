@@ -20,7 +20,7 @@ from gradoracle.execution.executor import Executor, Lost, Result, StartupError
 from gradoracle.execution.in_process import InProcess
 from gradoracle.execution.local_pool import LocalPool
 from gradoracle.model.errors import UsageError
-from gradoracle.model.job import CaseResult, Compilation, Job, Rehearsal, Trial
+from gradoracle.model.job import CaseResult, Compilation, DefinitionJob, Job, Rehearsal
 from gradoracle.project.provenance import provenance
 
 GRACE = 5.0  # seconds past the time limit of a run after which a kernel call still running is ended
@@ -86,7 +86,7 @@ class Execution:
                 elif schedule.took(result):
                     if isinstance(result.value, float):
                         self._compiled(result.value, result.value)
-                elif isinstance(result.job, Trial):
+                elif isinstance(result.job, DefinitionJob):
                     if result.value:
                         raise UsageError(result.value)
                 elif what := take(self._crashes.settle(self._crashes.current(result))):
@@ -128,7 +128,7 @@ class Execution:
         elif phase is not None and COMPILING in phase:  # for whichever call, in whichever process
             name, seconds = COMPILING.lstrip(", ") + phase.partition(COMPILING)[2], result.crash.seconds
         else:
-            outside = "the definition on its first case" if isinstance(result.job, Trial) else "a case"
+            outside = "the definition on its first case" if isinstance(result.job, DefinitionJob) else "a case"
             name = f"{result.job.kernel}: {phase or outside}"
         self.stopped[name] = max(self.stopped.get(name, 0.0), seconds)
 

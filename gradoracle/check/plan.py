@@ -26,7 +26,7 @@ from gradoracle.model.contract import contract
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.formats import DTYPES, FORMATS
-from gradoracle.model.job import Job, Trial
+from gradoracle.model.job import DefinitionJob, Job
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.project.request import Request
@@ -96,7 +96,7 @@ class Plan:
     dtypes: Mapping[str, tuple[str, ...]]
     owed: tuple[Key, ...] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
-    trial: Trial | None = None
+    trial: DefinitionJob | None = None
 
     @cached_property
     def places(self) -> Mapping[tuple[str, Case], int]:
@@ -297,8 +297,8 @@ def _of_the_most_tiles(kernel: Kernel, cases: Sequence[Case], places: Sequence[i
     return set({cases[place].blocks: place for place in sorted(places, key=tiles)}.values())
 
 
-def _trial(jobs: Sequence[Job]) -> Trial | None:
-    return Trial(jobs[0].kernel, jobs[0].case) if jobs else None
+def _trial(jobs: Sequence[Job]) -> DefinitionJob | None:
+    return DefinitionJob(jobs[0].kernel, jobs[0].case) if jobs else None
 
 
 def _stream(subjects: Subjects, name: str, examples: int) -> list[Job]:

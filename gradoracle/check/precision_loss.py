@@ -9,12 +9,12 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.narrowing import Narrowed, Noted
-from gradoracle.execution.interpreter.wrong_accesses import Place
+from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.model.precision_loss import PrecisionLoss, Statement
 
-Places = tuple[Place, ...]
+Places = tuple[SourceLine, ...]
 
 
 def lost_at(
@@ -53,7 +53,7 @@ class _Search:
     ) -> None:
         self._evidence, self._derivative, self._names = evidence, derivative, frozenset(names)
         self._runs = WidenedRuns(evidence, derivative, calls, seconds)
-        self._alone: dict[Place, float] = {}
+        self._alone: dict[SourceLine, float] = {}
         self._fewest: Places = ()
         self._errors: dict[Places, float] = {}
 
@@ -106,7 +106,7 @@ class _Search:
         return self._errors[places]
 
 
-def _statement(place: Place, error: float) -> Statement:
+def _statement(place: SourceLine, error: float) -> Statement:
     return Statement(place.file, place.line, place.function, error)
 
 

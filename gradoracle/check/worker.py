@@ -22,7 +22,7 @@ from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
-from gradoracle.model.job import Compilation, Job, Rehearsal, Trial
+from gradoracle.model.job import Compilation, DefinitionJob, Job, Rehearsal
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
@@ -34,8 +34,8 @@ ENTRY = "gradoracle.check.worker:entry"  # the entry point of worker processes
 def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
     """The entry point of a worker process: resolve the target once, then judge cases.
 
-    A Job gives a CaseResult, a ProvenanceJob a Provenance, a Trial a sentence ("" where the definition can be used), a
-    Rehearsal the Compilations that its case needs, and a Compilation the seconds that it took.
+    A Job gives a CaseResult, a ProvenanceJob a Provenance, a DefinitionJob a sentence ("" where the definition can be
+    used), a Rehearsal the Compilations that its case needs, and a Compilation the seconds that it took.
     """
     prepare(setup.device)
     return examiner(setup, *subjects(setup))
@@ -52,7 +52,7 @@ def examiner(
     if setup.device == "cuda":
         compiling.watch()
 
-    def work(job: Job | Trial | ProvenanceJob | Rehearsal | Compilation, phase: Phase) -> Any:
+    def work(job: Job | DefinitionJob | ProvenanceJob | Rehearsal | Compilation, phase: Phase) -> Any:
         if isinstance(job, Compilation):
             return compile_ahead(job, phase)
         if isinstance(job, Rehearsal):
@@ -65,7 +65,7 @@ def examiner(
             return compilations_of(lambda: rehearse(job.case, sample, subject, own, chosen))
         if isinstance(job, ProvenanceJob):
             return provenance(functions_of(family, kernels, properties.values()), setup.target)
-        if isinstance(job, Trial):
+        if isinstance(job, DefinitionJob):
             try:
                 require_case(job.case, family, kernels[job.kernel], setup.inputs)
             except UsageError as error:

@@ -17,7 +17,7 @@ from gradoracle.check.widened import widened
 from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.numbers import Numbers, Replaced, Site
-from gradoracle.execution.interpreter.wrong_accesses import Place
+from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import LOCAL_SIGMA, Outcome
@@ -96,7 +96,7 @@ class _Fit:
 
     def _apart(self, tensors: Tensors, sites: Sequence[Site]) -> Iterator[WrongConstant]:
         """What equal constants at different places explain, each place alone."""
-        by_place: dict[Place, list[Site]] = {}
+        by_place: dict[SourceLine, list[Site]] = {}
         for site in sites:
             by_place.setdefault(site.place, []).append(site)
         with suppress(OutOfBudget):

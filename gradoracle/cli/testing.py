@@ -27,7 +27,7 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.project.target import shipped
-from gradoracle.report.failure import headline, tell
+from gradoracle.report.shown_fault import headline, tell
 
 PROFILES: Mapping[str, int] = MappingProxyType({"dev": 8, "ci": 24, "nightly": 400})  # cases a dtype
 _runs: dict[str, Report | Exception] = {}

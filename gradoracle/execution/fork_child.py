@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-LENGTH = struct.Struct("!Q")  # the length of an Order as JSON, sent before it together with its descriptors
+LENGTH = struct.Struct("!Q")  # the length of a ChildProgram as JSON, sent before it together with its descriptors
 NUMBER = struct.Struct("!q")  # an answer: the child's pid when it has started, its return code when it has ended
 _MOST_DESCRIPTORS = 16
 
 
 @dataclass(frozen=True)
-class Order:
+class ChildProgram:
     """A program to run in a child, as of ``fork_server.run``; it is sent with descriptors, its streams first."""
 
     program: str
@@ -125,7 +125,7 @@ def _reap(running: dict[int, socket.socket]) -> None:
         connection.close()
 
 
-def _received(connection: socket.socket) -> tuple[Order, list[int]]:
+def _received(connection: socket.socket) -> tuple[ChildProgram, list[int]]:
     """An order with its descriptors, from a process of the same user only."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     if struct.unpack("3i", credentials)[1] != os.getuid():
@@ -134,7 +134,7 @@ def _received(connection: socket.socket) -> tuple[Order, list[int]]:
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, _MOST_DESCRIPTORS)
     try:
         head += exactly(connection, LENGTH.size - len(head))
-        order = Order(**json.loads(exactly(connection, LENGTH.unpack(head)[0])))
+        order = ChildProgram(**json.loads(exactly(connection, LENGTH.unpack(head)[0])))
     except BaseException:
         for number in descriptors:
             os.close(number)
@@ -143,7 +143,7 @@ def _received(connection: socket.socket) -> tuple[Order, list[int]]:
     return order, descriptors
 
 
-def _become(order: Order, descriptors: Sequence[int]) -> NoReturn:
+def _become(order: ChildProgram, descriptors: Sequence[int]) -> NoReturn:
     """In a child: run the ordered program, to its end."""
     code = 1
     try:

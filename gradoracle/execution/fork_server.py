@@ -30,7 +30,7 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from gradoracle.execution import fork_child
-from gradoracle.execution.fork_child import LENGTH, NUMBER, Order, exactly
+from gradoracle.execution.fork_child import LENGTH, NUMBER, ChildProgram, exactly
 
 VARIABLE = "GRADORACLE_FORKSERVER"  # the address of a server of packages; "off": each process is a new interpreter
 ENGINE_VARIABLE = "GRADORACLE_FORKSERVER_ENGINE"  # the address of a server of the engine
@@ -160,7 +160,7 @@ class Server:
         """Whether it was started by this process, and not before a fork."""
         return self._owner == os.getpid()
 
-    def fork(self, order: Order, descriptors: Sequence[int], stdin: IO[bytes] | None) -> Child:
+    def fork(self, order: ChildProgram, descriptors: Sequence[int], stdin: IO[bytes] | None) -> Child:
         """Let it run a program in a child.
 
         Raises:
@@ -253,7 +253,7 @@ def run(
         if not server.address.endswith(_interpreter(env)):
             raise NoServer("it was started in another environment")
         env |= variables()
-        order = Order(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
+        order = ChildProgram(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
         with contextlib.ExitStack() as stack:
             own, written = _streams(stack, **streams)
             try:
@@ -349,7 +349,7 @@ def _started(modules: tuple[str, ...], kind: str, parent: Server | None) -> Serv
     try:
         if parent is not None:
             with open(os.devnull, "r+b") as nothing:
-                order = Order(_SERVER, words, path, env, os.getcwd(), False, "gradoracle-fork")
+                order = ChildProgram(_SERVER, words, path, env, os.getcwd(), False, "gradoracle-fork")
                 parent.fork(order, [nothing.fileno()] * 3 + list(descriptors), None)
         else:
             subprocess.Popen(

@@ -16,7 +16,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.model.wording import counted
-from gradoracle.report.failure import Failure, failures
+from gradoracle.report.shown_fault import ShownFault, shown_faults
 
 ASKED_FIRST = 2  # cases of a verdict on which the base is judged before it is judged on all of them
 _SUSPECT = 0.01  # p below which a line says that there were too few pairs
@@ -151,14 +151,14 @@ def _violations(
     compared: bool,
 ) -> Iterator[Line]:
     """A line for each fault: a regression where it breaks something new, a note where the base has it too."""
-    for failure in failures(report):
-        lead = failure.lead
+    for fault in shown_faults(report):
+        lead = fault.lead
         if lead.status is Status.ERROR:
             why = lead.counterexample.message if lead.counterexample is not None else "no reason is known"
             text = f"{lead.property_name} could not be judged{_in(lead)} because gradoracle itself failed: {why}"
             yield _line(Kind.UNCHECKED, Weight.OPEN, text, lead)
             continue
-        verdicts = [v for v in (lead, *failure.others) if _key(v) not in excused]
+        verdicts = [v for v in (lead, *fault.others) if _key(v) not in excused]
         new = [v for v in verdicts if _key(v) in broken and broken[_key(v)].is_new]
         if new and all(_is_open(v, broken[_key(v)]) for v in new):
             text = (
@@ -167,7 +167,7 @@ def _violations(
             )
             yield _line(Kind.VIOLATED, Weight.OPEN, f"{text}{_with(new)}", new[0])
         elif new:
-            yield _regression(failure, new, broken[_key(new[0])], compared)
+            yield _regression(fault, new, broken[_key(new[0])], compared)
         elif verdicts:
             text = (
                 f"{verdicts[0].property_name} is violated{_in(verdicts[0])}, and was violated in the base on the "
@@ -181,8 +181,8 @@ def _is_open(verdict: Verdict, where: Broken) -> bool:
     return verdict.severity is Severity.UNDECIDED and not (verdict.declared or where.held or where.crashes)
 
 
-def _regression(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bool) -> Line:
-    lead = failure.lead if failure.lead in new else new[0]
+def _regression(fault: ShownFault, new: Sequence[Verdict], where: Broken, compared: bool) -> Line:
+    lead = fault.lead if fault.lead in new else new[0]
     status = f"{'crashes' if lead.status is Status.CRASHED else 'is violated'}{_in(lead)}"
     if not compared:
         text = f"{lead.property_name} {status}"

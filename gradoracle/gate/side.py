@@ -66,7 +66,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Order:
+class Assignment:
     """What a process of the gate is to do with which tasks, by the names of their targets.
 
     ``checks``: whether a side checks them, or only takes the fingerprints of what judges them.
@@ -77,12 +77,12 @@ class Order:
     checks: bool = True
 
 
-def _read_order(file: Path) -> Order:
+def _read_order(file: Path) -> Assignment:
     """The order in a file. Ends the process where it is of another protocol."""
     document = json.loads(file.read_text(encoding="utf-8"))
     if document.get("protocol") != PROTOCOL:
         raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; expected {PROTOCOL!r}")
-    return serialize.from_plain(Order, document)
+    return serialize.from_plain(Assignment, document)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -112,7 +112,7 @@ def _listen() -> None:
     os._exit(1)
 
 
-def _snapshot(order: Order, name: str, early: Path) -> Snapshot:
+def _snapshot(order: Assignment, name: str, early: Path) -> Snapshot:
     task = order.tasks[name]
     try:
         if not order.checks:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gradoracle.execution import fork_server
 from gradoracle.gate import side
-from gradoracle.gate.side import PROTOCOL, Order, Task
+from gradoracle.gate.side import PROTOCOL, Assignment, Task
 from gradoracle.gate.snapshot import Snapshot
 from gradoracle.gate.tree import Tree
 from gradoracle.model import serialize
@@ -55,7 +55,7 @@ class SideProcess:
         shows: bool = True,
     ):
         self._tasks = tasks
-        order, self._errors = _write_order(stage, Order(PROTOCOL, dict(tasks), checks))
+        order, self._errors = _write_order(stage, Assignment(PROTOCOL, dict(tasks), checks))
         self._answer, self._early = order.with_name("answer.json"), order.with_name("early.json")
         self._seen = (0, 0)
         with self._errors.open("wb") as errors:
@@ -132,7 +132,7 @@ class SideProcess:
         return {name: Snapshot(task.target, error=error, is_lost=is_lost) for name, task in self._tasks.items()}
 
 
-def _write_order(stage: Path, order: Order) -> tuple[Path, Path]:
+def _write_order(stage: Path, order: Assignment) -> tuple[Path, Path]:
     """Write an order into a folder of its own: its file, and another for the standard error of the process."""
     file = Path(tempfile.mkdtemp(dir=stage)) / "order.json"
     file.write_text(json.dumps(serialize.to_plain(order)), encoding="utf-8")

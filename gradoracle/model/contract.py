@@ -77,7 +77,6 @@ def _fused(format_: Format) -> Contract:
 _FUSED = {each.name: _fused(each) for each in FORMATS.values() if each.preset and each.is_few}
 _IEEE32 = Contract("ieee32", "float32", operand="float32")
 
-# of one dtype, the strongest first
 PRESETS: Mapping[str, Contract] = MappingProxyType(
     {
         contract.name: contract
@@ -99,6 +98,7 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
         )
     }
 )  # fmt: skip
+"""Contracts by name; those of one dtype, the strongest first."""
 
 EXACT = replace(PRESETS["float64"], name="exact", rounds=False)
 

@@ -45,7 +45,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Trial:
+class DefinitionJob:
     """A case on which only the definition is tried, before results that would be worthless if it fails."""
 
     kernel: str

@@ -29,7 +29,7 @@ SCORED = (Fate.KILLED, Fate.SURVIVED)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MutantResult:
     """One mutant and its fate.
 
     Attributes:
@@ -66,7 +66,7 @@ class Score:
     fates: Counter[Fate] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, outcomes: Iterable[Outcome]) -> Score:
+    def of(cls, outcomes: Iterable[MutantResult]) -> Score:
         """The score of these outcomes."""
         return cls(Counter(outcome.fate for outcome in outcomes))
 
@@ -85,7 +85,7 @@ class Diagnoses:
     right: int
 
     @classmethod
-    def of(cls, outcomes: Iterable[Outcome]) -> Diagnoses:
+    def of(cls, outcomes: Iterable[MutantResult]) -> Diagnoses:
         """The diagnoses of these outcomes; those killed by a pooled rule have no case to be diagnosed on."""
         asked = [o for o in outcomes if o.fate is Fate.KILLED and o.mutant.cause and o.case]
         return cls(len(asked), sum(o.diagnosis == o.mutant.cause for o in asked))

@@ -15,7 +15,7 @@ from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import to_plain
 from gradoracle.mutation.lines import Lines
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, Outcome
+from gradoracle.mutation.outcome import Fate, MutantResult
 from gradoracle.mutation.sources import Source
 
 FORMAT = 2
@@ -36,7 +36,7 @@ def fingerprint(sources: Sequence[Source], settings: Sequence[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-class Record:
+class MutationRecord:
     """The outcomes of one target, lines of json under ``.gradoracle/mutation`` of the working directory.
 
     Args:
@@ -49,10 +49,10 @@ class Record:
         self._lines = Lines(folder / f"{safe}.jsonl", mark)
         self.path = self._lines.path
 
-    def known(self, mutants: Sequence[Mutant], pending: bool = False) -> dict[str, Outcome]:
+    def known(self, mutants: Sequence[Mutant], pending: bool = False) -> dict[str, MutantResult]:
         """Outcomes of an earlier run with the same fingerprint, by key: the final or the ``pending`` ones."""
         by_key = {mutant.key: mutant for mutant in mutants}
-        found: dict[str, tuple[bool, Outcome]] = {}
+        found: dict[str, tuple[bool, MutantResult]] = {}
         for entry in self._lines.entries():
             with suppress(ValueError, KeyError, TypeError):  # of another format
                 mutant = by_key.get(entry["mutant"])
@@ -60,7 +60,7 @@ class Record:
                     found[mutant.key] = (bool(entry["pending"]), _outcome(mutant, entry))
         return {key: outcome for key, (waits, outcome) in found.items() if waits == pending}
 
-    def add(self, outcome: Outcome, pending: bool = False) -> None:
+    def add(self, outcome: MutantResult, pending: bool = False) -> None:
         """Append one outcome; the compiled code of a ``pending`` survivor is yet to be compared. Raises OSError."""
         self._lines.add({"pending": pending, **entry(outcome)})
 
@@ -69,7 +69,7 @@ class Record:
         self.path.unlink(missing_ok=True)
 
 
-def entry(outcome: Outcome) -> dict[str, Any]:
+def entry(outcome: MutantResult) -> dict[str, Any]:
     """An outcome as plain values, without sources."""
     fields = to_plain(outcome)
     mutant = fields.pop("mutant")
@@ -77,10 +77,10 @@ def entry(outcome: Outcome) -> dict[str, Any]:
     return {"mutant": outcome.mutant.key, **place, **fields, "fate": outcome.fate.value}
 
 
-def _outcome(mutant: Mutant, found: dict[str, Any]) -> Outcome:
+def _outcome(mutant: Mutant, found: dict[str, Any]) -> MutantResult:
     names = ("case", "tried", "covering", "seconds", "reason", "diagnosis", "widened")
     own = {name: found[name] for name in names}
-    return Outcome(mutant, Fate(found["fate"]), found["property"], tuple(found["properties"]), **own)
+    return MutantResult(mutant, Fate(found["fate"]), found["property"], tuple(found["properties"]), **own)
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Earlier:
     fates: Mapping[str, Fate]
     options: tuple[str, ...] = ()
 
-    def same(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    def same(self, outcomes: Sequence[MutantResult]) -> list[MutantResult]:
         """The outcomes of mutants that it tried too."""
         return [each for each in outcomes if each.mutant.key in self.fates and each.fate is not Fate.NOT_RUN]
 
-    def turned(self, outcomes: Sequence[Outcome], before: Fate, now: Fate) -> list[Outcome]:
+    def turned(self, outcomes: Sequence[MutantResult], before: Fate, now: Fate) -> list[MutantResult]:
         """The outcomes of mutants that had one fate and have another now."""
         return [o for o in self.same(outcomes) if o.fate is now and self.fates[o.mutant.key] is before]
 

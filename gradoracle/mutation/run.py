@@ -28,13 +28,13 @@ from gradoracle.model.job import Job
 from gradoracle.model.verdict import FAILING, Status
 from gradoracle.mutation.compiled import Asked, Question, equivalents
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, Outcome, Score
+from gradoracle.mutation.outcome import Fate, MutantResult, Score
 from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
-from gradoracle.mutation.record import Earlier, Record, fingerprint, read_earlier
+from gradoracle.mutation.record import Earlier, MutationRecord, fingerprint, read_earlier
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.mutation.specialisations import Specialisation
-from gradoracle.mutation.trial import SLOW, Rehearsal, Seen, Trial
+from gradoracle.mutation.trial import SLOW, Rehearsal, Trial, Unmutated
 from gradoracle.project.request import Progress, Request, Silent
 from gradoracle.project.target import Target, resolve
 
@@ -102,7 +102,7 @@ class Found:
     """
 
     mutation: Mutation
-    outcomes: list[Outcome]
+    outcomes: list[MutantResult]
     planted: int
     cases: int = 0
     seconds: float = 0.0
@@ -136,7 +136,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
     found.notes += [f"the proof of {key} matches no mutant" for key in plan.stale]
     if since is not None and since.options != plan.options:
         found.notes.append(f"{since.name} is of other options: {' '.join(since.options) or 'the defaults'}")
-    record = Record(" ".join([asked.target, *plan.options]), plan.mark)
+    record = MutationRecord(" ".join([asked.target, *plan.options]), plan.mark)
     if asked.fresh:
         record.forget()
     survivors = [o for key, o in record.known(plan.chosen, pending=True).items() if key not in plan.proofs]
@@ -162,9 +162,9 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
             found.notes.append("interrupted; the same command resumes where this run stopped")
     for mutant in plan.chosen:
         if mutant.key in plan.proofs:
-            found.outcomes.append(Outcome(mutant, Fate.PROVEN, reason=plan.proofs[mutant.key]))
+            found.outcomes.append(MutantResult(mutant, Fate.PROVEN, reason=plan.proofs[mutant.key]))
         else:
-            found.outcomes.append(known.get(mutant.key, Outcome(mutant, Fate.NOT_RUN)))
+            found.outcomes.append(known.get(mutant.key, MutantResult(mutant, Fate.NOT_RUN)))
     found.seconds = time.monotonic() - started
     return found
 
@@ -227,8 +227,13 @@ class _Plan:
 
 
 def _tried(
-    plan: _Plan, workers: LocalPool, left: Sequence[Mutant], seen: Sequence[Seen], progress: Progress, started: float
-) -> Iterator[Outcome]:
+    plan: _Plan,
+    workers: LocalPool,
+    left: Sequence[Mutant],
+    seen: Sequence[Unmutated],
+    progress: Progress,
+    started: float,
+) -> Iterator[MutantResult]:
     """An outcome of each mutant, as they come, until the time is up."""
     numbered = sorted(range(len(seen)), key=lambda number: (seen[number].seconds > SLOW, number))
     statements = {source.shown: Statements(source.text) for source in plan.sources}
@@ -250,16 +255,16 @@ def _tried(
         survived = 0
         with closing(progress):
             for done, result in enumerate(workers.run(trials()), 1):
-                outcome: Outcome | None = result.value
+                outcome: MutantResult | None = result.value
                 if outcome is None:  # the worker itself was lost: no kill
                     reason = f"the process that tries mutants failed: {_how(result)}"
-                    outcome = Outcome(result.job.mutant, Fate.CRASHED, reason=reason)
+                    outcome = MutantResult(result.job.mutant, Fate.CRASHED, reason=reason)
                 survived += outcome.fate is Fate.SURVIVED
                 progress.case(done, 0, 0, f"{survived} survived" if survived else "")
                 yield outcome
 
 
-def _compared(plan: _Plan, survivors: Sequence[Outcome], seen: Sequence[Seen]) -> Iterator[Outcome]:
+def _compared(plan: _Plan, survivors: Sequence[MutantResult], seen: Sequence[Unmutated]) -> Iterator[MutantResult]:
     """Survivors; equivalent ones are those that compile to the same code as the unmutated kernel."""
     if not survivors:
         return
@@ -288,9 +293,9 @@ def _how(result: Result) -> str:
     return result.error.strip().splitlines()[-1] if result.error else str(result.crash and result.crash.how)
 
 
-def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen]:
+def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Unmutated]:
     """What the unmutated kernel does on each case, in the order of the jobs."""
-    seen: dict[int, Seen] = {}
+    seen: dict[int, Unmutated] = {}
     numbers = {id(job): number for number, job in enumerate(plan.jobs)}
     tally = Aggregate()
     progress.plan(len(plan.jobs))

@@ -39,7 +39,7 @@ from gradoracle.mutation.cached_oracle import CachedOracle
 from gradoracle.mutation.child import settle
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, Outcome
+from gradoracle.mutation.outcome import Fate, MutantResult
 from gradoracle.mutation.sources import Lines, executed, sources_of
 from gradoracle.mutation.specialisations import Specialisation, launched
 from gradoracle.project.target import resolve
@@ -57,7 +57,7 @@ _RAISED = (Reason.NO_DERIVATIVE, Reason.RAISED)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Unmutated:
     """What the unmutated kernel did on one case: verdicts, lines executed, seconds, specialisations launched."""
 
     result: CaseResult
@@ -111,7 +111,7 @@ class Stage(IntEnum):
         return cls.WIDENED if prop.kind is PropertyKind.DEFINITION else cls.DECISIVE if prop.decisive else cls.OTHERS
 
 
-Known = tuple[Sequence[Job], Sequence[Seen]]
+Known = tuple[Sequence[Job], Sequence[Unmutated]]
 Step = tuple[int, Stage]  # the number of a case, and who judges it
 
 
@@ -167,21 +167,23 @@ class _Bench:
         return self._known[path]
 
 
-def entry(given: tuple[Setup, tuple[str, ...], str]) -> Callable[[Rehearsal | Trial, Phase], Seen | Outcome]:
+def entry(given: tuple[Setup, tuple[str, ...], str]) -> Callable[[Rehearsal | Trial, Phase], Unmutated | MutantResult]:
     """The worker's entry: load the target once, then rehearse and try; ``given`` ends with the oracle's folder."""
     setup, more, folder = given
     torch.set_num_threads(1)
     prepare(setup.device)
     bench = _Bench(setup, more, folder)
 
-    def work(job: Rehearsal | Trial, phase: Phase) -> Seen | Outcome:
+    def work(job: Rehearsal | Trial, phase: Phase) -> Unmutated | MutantResult:
         if isinstance(job, Trial):
             return _Attempt(bench, job).outcome()
         begun = time.perf_counter()
         with executed(bench.files) as lines, launched() as launches:
             result = bench.judged(job.job, phase)
         seconds = time.perf_counter() - begun
-        return Seen(result, {file: frozenset(found) for file, found in lines.items()}, seconds, frozenset(launches))
+        return Unmutated(
+            result, {file: frozenset(found) for file, found in lines.items()}, seconds, frozenset(launches)
+        )
 
     return work
 
@@ -199,12 +201,12 @@ class _Attempt:
             if bench.properties_of(self._jobs[number], stage)
         ]
         self._made: dict[int, CaseResult] = {}
-        self._troubles: list[Outcome] = []  # cases that came to nothing
+        self._troubles: list[MutantResult] = []  # cases that came to nothing
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> MutantResult:
         """Fork until every case has been judged, one violates a property, or too many come to nothing."""
         begun = time.monotonic()
-        found: Outcome | None = None
+        found: MutantResult | None = None
         while self._left and found is None and not self._is_given_up():
             found = self._forked()
         seconds = round(time.monotonic() - begun, 3)
@@ -214,14 +216,14 @@ class _Attempt:
         hangs = sum(each.fate is Fate.HUNG for each in self._troubles)
         return len(self._troubles) >= MOST_TROUBLE or hangs >= HANGS
 
-    def _ended(self) -> Outcome:
+    def _ended(self) -> MutantResult:
         """No case violated a property: the first trouble, or else the rules that pool over all cases, or a survivor."""
         if self._troubles:
             return self._troubles[0]
         reason = "" if self._trial.order else "no case executes its line"
-        return self._pooled() or Outcome(self._mutant, Fate.SURVIVED, reason=reason)
+        return self._pooled() or MutantResult(self._mutant, Fate.SURVIVED, reason=reason)
 
-    def _pooled(self) -> Outcome | None:
+    def _pooled(self) -> MutantResult | None:
         """A kill by the rules that pool over all cases, those of the kernel as written first."""
         tally = Aggregate()
         for number, each in enumerate(self._seen):
@@ -232,11 +234,11 @@ class _Attempt:
             return None
         first = min(violated, key=lambda verdict: stages[verdict.property_name] is Stage.WIDENED)
         reason, widened = f"over all {first.dtype} cases together", stages[first.property_name] is Stage.WIDENED
-        return Outcome(
+        return MutantResult(
             self._mutant, Fate.KILLED, first.property_name, (first.property_name,), reason=reason, widened=widened
         )
 
-    def _forked(self) -> Outcome | None:
+    def _forked(self) -> MutantResult | None:
         """One fork, as far as it gets; an outcome where it is known."""
         ours, theirs = Pipe(duplex=False)
         gc.freeze()  # so that the fork does not copy shared objects to count them
@@ -257,7 +259,7 @@ class _Attempt:
                     self._lose(step, Fate.CRASHED, "the process died")
                     return None
                 if kind == "stillborn":
-                    return Outcome(self._mutant, Fate.STILLBORN, reason=rest[0])
+                    return MutantResult(self._mutant, Fate.STILLBORN, reason=rest[0])
                 if kind == "over":
                     return None
                 if kind == "fault":
@@ -285,9 +287,9 @@ class _Attempt:
         self._note(fate, self._jobs[step[0]].case, what)
 
     def _note(self, fate: Fate, case: Case, what: str) -> None:
-        self._troubles.append(Outcome(self._mutant, fate, reason=f"{case}: {what}"))
+        self._troubles.append(MutantResult(self._mutant, fate, reason=f"{case}: {what}"))
 
-    def _judged(self, step: Step, result: CaseResult, cause: str) -> Outcome | None:
+    def _judged(self, step: Step, result: CaseResult, cause: str) -> MutantResult | None:
         """A kill, where a property is violated that the unmutated kernel keeps; trouble is noted."""
         self._left.remove(step)
         number, stage = step
@@ -301,7 +303,9 @@ class _Attempt:
         if violated := tuple(each.property_name for each in result.results if each.status is Status.VIOLATED):
             case = str(result.case)
             widened = stage is Stage.WIDENED
-            return Outcome(self._mutant, Fate.KILLED, violated[0], violated, case, diagnosis=cause, widened=widened)
+            return MutantResult(
+                self._mutant, Fate.KILLED, violated[0], violated, case, diagnosis=cause, widened=widened
+            )
         before = {each.property_name: each.status for each in self._seen[number].result.results}
         for status, fate in ((Status.CRASHED, Fate.CRASHED), (Status.REFUSED, Fate.REFUSED)):
             for each in result.results:

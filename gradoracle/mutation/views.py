@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from gradoracle.model.exit_codes import HOLDS, INCONCLUSIVE, VIOLATED
-from gradoracle.mutation.outcome import Diagnoses, Fate, Outcome, Score
+from gradoracle.mutation.outcome import Diagnoses, Fate, MutantResult, Score
 from gradoracle.mutation.record import SCHEMA, entry
 from gradoracle.mutation.run import Found
 
@@ -73,21 +73,21 @@ def _by_operator(found: Found) -> dict[str, Counter[Fate]]:
     return dict(sorted(table.items()))
 
 
-def _of(found: Found, fate: Fate) -> list[Outcome]:
+def _of(found: Found, fate: Fate) -> list[MutantResult]:
     return [outcome for outcome in found.outcomes if outcome.fate is fate]
 
 
-def _widened(found: Found) -> list[Outcome]:
+def _widened(found: Found) -> list[MutantResult]:
     """The mutants that only the widened kernel kills."""
     return [outcome for outcome in _of(found, Fate.KILLED) if outcome.widened]
 
 
-def _compared(found: Found) -> list[Outcome]:
+def _compared(found: Found) -> list[MutantResult]:
     """The mutants that the earlier report tried too."""
     return [] if found.since is None else found.since.same(found.outcomes)
 
 
-def _turned(found: Found, before: Fate, now: Fate) -> list[Outcome]:
+def _turned(found: Found, before: Fate, now: Fate) -> list[MutantResult]:
     """The mutants that had one fate in the earlier report and have another now."""
     return [] if found.since is None else found.since.turned(found.outcomes, before, now)
 
@@ -169,15 +169,15 @@ def _killers(found: Found) -> Counter[str]:
     return Counter(outcome.property_name for outcome in _of(found, Fate.KILLED))
 
 
-def _named(outcome: Outcome) -> str:
+def _named(outcome: MutantResult) -> str:
     return f"{outcome.mutant.key}  {outcome.mutant.operator}, {_where(outcome)}"
 
 
-def _where(outcome: Outcome) -> str:
+def _where(outcome: MutantResult) -> str:
     return f"{outcome.mutant.module}:{outcome.mutant.line} in {outcome.mutant.function}"
 
 
-def _covered(outcome: Outcome) -> str:
+def _covered(outcome: MutantResult) -> str:
     return outcome.reason or f"{outcome.covering} cases execute its line"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gradoracle.model.comparison import Kind, Weight
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report
-from gradoracle.report.failure import Failure, as_text, extent, failures, printable, tell_all
+from gradoracle.report.shown_fault import ShownFault, as_text, extent, printable, shown_faults, tell_all
 from gradoracle.report.summary import compared, derivatives, extent_of, outcome, title, weight
 
 _LEVELS = {Weight.RED: "error", Weight.OPEN: "error", Weight.NOTE: "notice"}
@@ -23,10 +23,10 @@ def _report(report: Report) -> Iterable[str]:
         if line.kind is not Kind.VIOLATED:
             about = f"{report.target}: {line.kind.value}"
             yield _command(_LEVELS[line.weight], line.text, title=about, **_place(report, line.kernel))
-    for failure in failures(report):
-        level = _level(report, failure)
-        text = as_text([("", extent(failure.lead)), *tell_all(failure)])
-        yield _command(level, text, title=title(failure), **_place(report, failure.lead.kernel))
+    for fault in shown_faults(report):
+        level = _level(report, fault)
+        text = as_text([("", extent(fault.lead)), *tell_all(fault)])
+        yield _command(level, text, title=title(fault), **_place(report, fault.lead.kernel))
     reasons = report.inconclusive(lines=False)
     if reasons:
         state = "inconclusive" if report.exit_code == 4 else "incomplete"
@@ -36,15 +36,15 @@ def _report(report: Report) -> Iterable[str]:
         yield _command("notice", text, title=outcome(report))
 
 
-def _level(report: Report, failure: Failure) -> str:
+def _level(report: Report, fault: ShownFault) -> str:
     """Error, warning or notice: the severity of a fault, but an error if it counts; in a gate its weight.
 
     What may be wrong is a warning; if nothing else decided it, the report says so in an error of its own.
     """
-    known = weight(report, failure)
+    known = weight(report, fault)
     if known is Weight.RED:
         return "error"
-    warns = known is Weight.OPEN or (report.comparison is None and failure.severity is Severity.PRECISION)
+    warns = known is Weight.OPEN or (report.comparison is None and fault.severity is Severity.PRECISION)
     return "warning" if warns else "notice"
 
 

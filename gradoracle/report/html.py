@@ -16,7 +16,7 @@ from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.verdict import Counterexample, Report, exit_code
 from gradoracle.model.wording import counted, difference, number
-from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
+from gradoracle.report.shown_fault import ShownFault, extent, printable, shown_faults, tell_all
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -80,7 +80,7 @@ def render(reports: Sequence[Report]) -> str:
 
 def _pages(reports: Sequence[Report]) -> list[_Page]:
     """The contents for each report; those with faults share the pictures of a page."""
-    broken = sum(bool(failures(report)) for report in reports)
+    broken = sum(bool(shown_faults(report)) for report in reports)
     return [_Page(report, MOST_PICTURES // max(broken, 1)) for report in reports]
 
 
@@ -121,8 +121,8 @@ class _Page:
             "contracts": contracts(report),
         }
         self.faults: list[_Fault] = []
-        for failure in failures(report):
-            self.faults.append(_Fault(report, failure, pictures))
+        for fault in shown_faults(report):
+            self.faults.append(_Fault(report, fault, pictures))
             pictures -= len(self.faults[-1].pictures)
         self.table = table(report)
         self.unchecked = [(each.count, str(each)) for each in unchecked(report)]
@@ -137,13 +137,13 @@ class _Page:
 class _Fault:
     """The contents for one fault."""
 
-    def __init__(self, report: Report, failure: Failure, pictures: int) -> None:
-        lead = failure.lead
-        self.status, self.property_name, self.extent = failure.state, lead.property_name, extent(lead)
+    def __init__(self, report: Report, fault: ShownFault, pictures: int) -> None:
+        lead = fault.lead
+        self.status, self.property_name, self.extent = fault.state, lead.property_name, extent(lead)
         self.where = f"{lead.kernel}, {lead.dtype}"
-        self.state = "violated" if weight(report, failure).value == "red" else "note"
-        self.lines = [(label, text, label in CODE) for label, text in tell_all(failure)]
-        shown = [each.counterexample for each in (lead, failure.specific) if each is not None and each.counterexample]
+        self.state = "violated" if weight(report, fault).value == "red" else "note"
+        self.lines = [(label, text, label in CODE) for label, text in tell_all(fault)]
+        shown = [each.counterexample for each in (lead, fault.specific) if each is not None and each.counterexample]
         self.wrong = [wrong for each in shown for wrong in _wrong(each)]
         self.pictures = list(itertools.islice(_pictures(shown), max(pictures, 0)))
         self.is_drawn = bool(self.pictures) or not any(_drawable(shown))

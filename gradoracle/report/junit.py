@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gradoracle.model.claims import standings
 from gradoracle.model.comparison import Line, Weight
 from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
-from gradoracle.report.failure import as_text, headline, tell
+from gradoracle.report.shown_fault import as_text, headline, tell
 from gradoracle.report.summary import compared, outcome
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

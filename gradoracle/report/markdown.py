@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gradoracle.model.verdict import Report, exit_code
-from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
 from gradoracle.report.precision import kept
+from gradoracle.report.shown_fault import ShownFault, extent, printable, shown_faults, tell_all
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -54,8 +54,8 @@ def _report(report: Report) -> Iterable[str]:
         yield f"- {_text(each.kernel)} in {each.dtype} {_text(str(each))}"
     for reason in report.inconclusive(lines=False):
         yield f"- {'because' if report.exit_code == 4 else 'also'}: {_text(reason)}"
-    for failure in failures(report):
-        yield from _failure(failure, WEIGHTS[weight(report, failure)])
+    for fault in shown_faults(report):
+        yield from _fault(fault, WEIGHTS[weight(report, fault)])
     yield from _folded("properties", _table(report))
     reasons = [f"- {each.count}: {_text(str(each))}" for each in unchecked(report)[:_MOST_REASONS]]
     yield from _folded("not checked", reasons)
@@ -63,14 +63,14 @@ def _report(report: Report) -> Iterable[str]:
     yield from _folded("coverage goals", ["; ".join(met)] if met else [])
 
 
-def _failure(failure: Failure, mark: str) -> Iterable[str]:
-    lead = failure.lead
+def _fault(fault: ShownFault, mark: str) -> Iterable[str]:
+    lead = fault.lead
     yield ""
-    yield f"### {mark} {failure.state.upper()} {_code(lead.property_name)}"
+    yield f"### {mark} {fault.state.upper()} {_code(lead.property_name)}"
     yield ""
     yield f"{_text(lead.kernel)}, {lead.dtype}, {extent(lead)}"
     yield ""
-    for label, text in tell_all(failure):
+    for label, text in tell_all(fault):
         yield f"- {f'**{_text(label)}** ' if label else ''}{_code(text) if label in _CODE else _text(text)}"
 
 

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from gradoracle.model.error_map import ErrorMap, sigmas
 from gradoracle.model.finding import LOCAL_SIGMA
 from gradoracle.model.statistics import LEAST, Convergence, Growth, edge
-from gradoracle.report.failure import printable
+from gradoracle.report.shown_fault import printable
 from gradoracle.report.summary import short
 
 INK = "#0a0b0c"  # stands for the page's text colour until the SVG is written

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from gradoracle.model.verdict import Verdict
 from gradoracle.model.wording import counted
 from gradoracle.project.request import Progress
-from gradoracle.report.failure import headline, tell
+from gradoracle.report.shown_fault import headline, tell
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

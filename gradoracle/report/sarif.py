@@ -14,7 +14,7 @@ from urllib.parse import quote
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report
-from gradoracle.report.failure import Failure, as_text, failures, headline, printable, tell_all
+from gradoracle.report.shown_fault import ShownFault, as_text, headline, printable, shown_faults, tell_all
 from gradoracle.report.summary import compared, weight
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -54,7 +54,7 @@ def _run(report: Report) -> dict[str, Any]:
         "invocations": [_invocation(report)],
         "columnKind": "utf16CodeUnits",
         "results": [
-            *(_result(report, failure, list(properties), seen) for failure in failures(report)),
+            *(_result(report, fault, list(properties), seen) for fault in shown_faults(report)),
             *(_line(report, line, list(properties), seen) for line in lines),
         ],
     }
@@ -103,38 +103,38 @@ def _line(report: Report, line: Line, properties: list[str], seen: dict[str, int
     }
 
 
-def _result(report: Report, failure: Failure, properties: list[str], seen: dict[str, int]) -> dict[str, Any]:
-    lead = failure.lead
-    text = as_text([("", headline(lead)), *tell_all(failure)])
+def _result(report: Report, fault: ShownFault, properties: list[str], seen: dict[str, int]) -> dict[str, Any]:
+    lead = fault.lead
+    text = as_text([("", headline(lead)), *tell_all(fault)])
     case = lead.counterexample.case if lead.counterexample is not None else ""
     return {
         "ruleId": lead.property_name,
         "ruleIndex": properties.index(lead.property_name),
         "kind": "fail",
-        "level": _level(report, failure),
+        "level": _level(report, fault),
         "message": {"text": printable(text)},
         "locations": [_location(report, lead.kernel)],
         "partialFingerprints": {FINGERPRINT: _fingerprint(report, lead.kernel, lead.property_name, seen)},
         "properties": {
             "status": lead.status.value,
-            "severity": None if failure.severity is None else failure.severity.value,
+            "severity": None if fault.severity is None else fault.severity.value,
             "dtype": lead.dtype,
             "case": printable(case),
-            "cause": failure.diagnosis.cause,
-            "properties": list(dict.fromkeys(verdict.property_name for verdict in (lead, *failure.others))),
+            "cause": fault.diagnosis.cause,
+            "properties": list(dict.fromkeys(verdict.property_name for verdict in (lead, *fault.others))),
         },
     }
 
 
-def _level(report: Report, failure: Failure) -> str:
+def _level(report: Report, fault: ShownFault) -> str:
     """Error, warning or note: the severity of a fault; in a gate its weight too. What may be wrong is a warning."""
-    known = weight(report, failure)
+    known = weight(report, fault)
     if known is Weight.OPEN:
         return "warning"
     if report.comparison is not None and known is not Weight.RED:
         return "note"
     levels = {Severity.PRECISION: "warning", Severity.ROBUSTNESS: "note"}
-    return "error" if failure.severity is None else levels.get(failure.severity, "error")
+    return "error" if fault.severity is None else levels.get(fault.severity, "error")
 
 
 def _location(report: Report, kernel: str) -> dict[str, Any]:

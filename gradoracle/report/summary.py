@@ -11,7 +11,7 @@ from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
 from gradoracle.model.wording import counted, without_numbers
-from gradoracle.report.failure import Failure, cases, failing_cases, failures
+from gradoracle.report.shown_fault import ShownFault, cases, failing_cases, shown_faults
 
 _MOST_REFUSALS, _MOST_MARKS = 12, 8
 _MEMORY = "memory:"
@@ -100,7 +100,7 @@ def outcome(report: Report) -> str:
     elif code == 0:
         said = _held(report)
     elif code == 1:
-        faults = [fault for fault in failures(report) if fault.lead.status in BROKEN]
+        faults = [fault for fault in shown_faults(report) if fault.lead.status in BROKEN]
         counting = [fault for fault in faults if weight(report, fault) is Weight.RED]
         broken = {verdict.property_name for fault in counting for verdict in (fault.lead, *fault.others)}
         said = f"{counted(len(counting), 'fault')}, {counted(len(broken), 'property')} violated"
@@ -147,17 +147,17 @@ def compared(report: Report) -> list[Line]:
     return sorted(lines, key=lambda line: order.index(line.weight))
 
 
-def weight(report: Report, failure: Failure) -> Weight:
+def weight(report: Report, fault: ShownFault) -> Weight:
     """The weight of a fault: a note if it does not count, or in a gate if the base has it or it is a known failure.
 
     Open where it may be wrong and nobody knows.
     """
     if report.comparison is None:
-        counts = any(verdict.counts(report.fail_on) for verdict in (failure.lead, *failure.others))
-        if counts or failure.lead.status is Status.ERROR:
+        counts = any(verdict.counts(report.fail_on) for verdict in (fault.lead, *fault.others))
+        if counts or fault.lead.status is Status.ERROR:
             return Weight.RED
-        return Weight.OPEN if failure.lead.is_open else Weight.NOTE
-    verdicts = {(verdict.property_name, verdict.kernel, verdict.dtype) for verdict in (failure.lead, *failure.others)}
+        return Weight.OPEN if fault.lead.is_open else Weight.NOTE
+    verdicts = {(verdict.property_name, verdict.kernel, verdict.dtype) for verdict in (fault.lead, *fault.others)}
     for known in (Weight.RED, Weight.OPEN):
         lines = (line for line in report.comparison.of(known) if line.kind is Kind.VIOLATED)
         if any((line.property_name, line.kernel, line.dtype) in verdicts for line in lines):
@@ -255,10 +255,10 @@ def table(report: Report) -> Table:
     return Table(dtypes, len({kernel for _, kernel in found}) > 1, tuple(rows))
 
 
-def title(failure: Failure) -> str:
+def title(fault: ShownFault) -> str:
     """The title of a fault: what it is, and property, kernel and dtype of its leading verdict."""
-    lead = failure.lead
-    return f"{failure.state} {lead.property_name}, {lead.kernel} in {lead.dtype}"
+    lead = fault.lead
+    return f"{fault.state} {lead.property_name}, {lead.kernel} in {lead.dtype}"
 
 
 def goals(report: Report) -> list[Goal]:

@@ -15,8 +15,8 @@ from gradoracle.model.comparison import Weight
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import FAILING, Report, Status, exit_code
 from gradoracle.model.wording import counted
-from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
 from gradoracle.report.precision import kept
+from gradoracle.report.shown_fault import ShownFault, extent, printable, shown_faults, tell_all
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -92,13 +92,13 @@ def _report(console: Console, report: Report, verbose: bool) -> None:
     if report.comparison is not None and not report.verdicts:
         _end(console, report)
         return
-    found = failures(report)
+    found = shown_faults(report)
     if found and not verbose:
         _in_brief(console, report, found)
         return
     _header(console, report)
-    for failure in found:
-        _fault(console, report, failure)
+    for fault in found:
+        _fault(console, report, fault)
     if report.verdicts:
         console.print()
         rows = table(report).rows
@@ -116,7 +116,7 @@ def _compared(rows: Sequence[Row]) -> list[Row]:
     return own or list(rows)
 
 
-def _in_brief(console: Console, report: Report, found: Sequence[Failure]) -> None:
+def _in_brief(console: Console, report: Report, found: Sequence[ShownFault]) -> None:
     """A report with faults: the first in full, some in brief, violated and undecided properties, what else there is."""
     with _drawn(console) as head:
         _header(console, report)
@@ -125,9 +125,9 @@ def _in_brief(console: Console, report: Report, found: Sequence[Failure]) -> Non
         _missed(console, report)
         _end(console, report)
     blocks = []
-    for place, failure in enumerate(found[:_MOST_FAULTS]):
+    for place, fault in enumerate(found[:_MOST_FAULTS]):
         with _drawn(console) as block:
-            _fault(console, report, failure, _MOST_WRAPPED_IN_BRIEF if place else _MOST_WRAPPED)
+            _fault(console, report, fault, _MOST_WRAPPED_IN_BRIEF if place else _MOST_WRAPPED)
         blocks.append(block)
     rows = [row for row in table(report).rows if row.is_failing]
     room = LINES - len(head) - len(end) - 3  # what is left out, an empty line
@@ -213,17 +213,17 @@ def _table(report: Report, rows: Sequence[Row]) -> Grid:
     return grid
 
 
-def _fault(console: Console, report: Report, failure: Failure, wrapped: int | None = None) -> None:
+def _fault(console: Console, report: Report, fault: ShownFault, wrapped: int | None = None) -> None:
     """A fault; ``wrapped``: lines of one text at most, with ``_MOST_WRAPPED_IN_BRIEF`` all of it in brief."""
-    lead, known = failure.lead, weight(report, failure)
+    lead, known = fault.lead, weight(report, fault)
     red, mark = known is Weight.RED, "!" if lead.status is Status.ERROR else WEIGHTS[known]
-    title = f"{mark} {failure.state.upper()}  {lead.property_name}"
+    title = f"{mark} {fault.state.upper()}  {lead.property_name}"
     console.print()
     console.print(
         Text.assemble((title, "bold red" if red else "bold"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}")
     )
     brief, named = wrapped == _MOST_WRAPPED_IN_BRIEF, None if wrapped is None else _MOST_NAMED
-    for label, text in tell_all(failure, brief, named):
+    for label, text in tell_all(fault, brief, named):
         whole = label in ("case", "replay", "shrunk")
         _line(console, label, text if wrapped is None or whole else _clipped(console, text, wrapped), whole)
 

@@ -12,7 +12,7 @@ from hidden_faults.scaled import scaled
 from hidden_faults.search import SMALLEST, Search, searched
 
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, Outcome
+from gradoracle.mutation.outcome import Fate, MutantResult
 from gradoracle.mutation.plant import mutants
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.trial import Stage
@@ -93,11 +93,11 @@ def found(decisive: float, others: float, widened: float, end: Fate = Fate.SURVI
     """The row of a mutant that properties see from a t on; below that the decisive ones end as ``end``."""
     (mutant,) = planted("sign", "acc += p * 0.5")
 
-    def judged(exponent: int, stage: Stage) -> Outcome:
+    def judged(exponent: int, stage: Stage) -> MutantResult:
         least = {Stage.DECISIVE: decisive, Stage.OTHERS: others, Stage.WIDENED: widened}[stage]
         if 4.0**-exponent >= least:
-            return Outcome(mutant, Fate.KILLED, stage.name, (stage.name,), "case:1 toy")
-        return Outcome(mutant, end if stage is Stage.DECISIVE else Fate.SURVIVED, reason="raised")
+            return MutantResult(mutant, Fate.KILLED, stage.name, (stage.name,), "case:1 toy")
+        return MutantResult(mutant, end if stage is Stage.DECISIVE else Fate.SURVIVED, reason="raised")
 
     return searched(search(mutant), judged)
 

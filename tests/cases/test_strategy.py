@@ -21,7 +21,7 @@ from places import TESTS
 from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import FULL_RUN, goals_of, wanted_goals
 from gradoracle.cases.hypothesis_backend import Provider, drawing
-from gradoracle.cases.hypothesis_strategy import cases
+from gradoracle.cases.hypothesis_strategy import strategy
 from gradoracle.cases.sample import build
 from gradoracle.cases.strategy import plainest
 from gradoracle.cases.stream import Hashed, _covering, stream
@@ -310,7 +310,7 @@ def test_the_stream_keeps_to_its_domain() -> None:
 
 
 @settings(max_examples=60, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@given(cases(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}))
+@given(strategy(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}))
 def test_the_hypothesis_strategy_keeps_to_its_domain(case: Case) -> None:
     assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
     assert case.dtype == "bfloat16" and case.options == {"causal": True}
@@ -318,7 +318,7 @@ def test_the_hypothesis_strategy_keeps_to_its_domain(case: Case) -> None:
 
 def test_the_hypothesis_strategy_shrinks_in_a_users_own_test() -> None:
     smallest = find(
-        cases(attention, FLASH), lambda c: c.dims["T"] > 16 and c.dtype == "bfloat16",
+        strategy(attention, FLASH), lambda c: c.dims["T"] > 16 and c.dtype == "bfloat16",
         settings=settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck)),
     )  # fmt: skip
     assert smallest == replace(Case("attention", {**dict.fromkeys(attention.dims, 1), "T": 17}), dtype="bfloat16")

@@ -23,8 +23,8 @@ from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.project.target import shipped
-from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
+from gradoracle.report.shown_fault import failures
 
 FILE = TESTS / "check" / "faulty.py"
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"

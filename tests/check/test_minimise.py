@@ -27,8 +27,8 @@ from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Request, Silent
-from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
+from gradoracle.report.shown_fault import failures
 from tests.check.test_merge import LEANS
 from tests.scaled import scaled
 

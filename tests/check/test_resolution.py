@@ -26,7 +26,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status, Verdict
 from gradoracle.oracle.truth import Oracle
-from gradoracle.report.failure import Failure, tell_all
+from gradoracle.report.shown_fault import ShownFault, tell_all
 
 kernels = loaded("check.resolution")
 PROPERTIES: dict[str, Property] = {prop.name: prop for prop in universal.UNIVERSAL}
@@ -78,7 +78,7 @@ def test_what_is_left_of_such_an_error_is_said() -> None:
     verdict = Verdict(
         FORWARD.name, "k", "float32", Status.VIOLATED, severity=result.severity, counterexample=shown, cases_violated=1
     )
-    said = next(text for label, text in tell_all(Failure(verdict, ())) if label == "severity")
+    said = next(text for label, text in tell_all(ShownFault(verdict, ())) if label == "severity")
     assert said.startswith("precision: the error falls from 1 to ") and "as rounding there explains" in said
 
 

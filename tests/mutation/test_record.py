@@ -10,9 +10,9 @@ import pytest
 
 from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, Outcome, Score
+from gradoracle.mutation.outcome import Fate, MutantResult, Score
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
-from gradoracle.mutation.record import Earlier, Record, fingerprint, read_earlier
+from gradoracle.mutation.record import Earlier, MutationRecord, fingerprint, read_earlier
 from gradoracle.mutation.run import Found, Mutation
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import exit_code, render
@@ -23,25 +23,27 @@ def mutant(after: str = "a | b", operator: str = "sign") -> Mutant:
     return Mutant("m.py", operator, "f", 1, "a + b", after, 0, "a + b\n", f"{after}\n", "sign")
 
 
-KILLED = Outcome(mutant(), Fate.KILLED, "vjp_matches_the_oracle", ("vjp_matches_the_oracle",), "case:1 f", 2, 5, 0.5)
-SURVIVED = Outcome(mutant("b + a", "operands swapped"), Fate.SURVIVED, tried=5, covering=5, seconds=2.0)
-WIDENED = Outcome(mutant("a + b + c"), Fate.KILLED, "exact", ("exact",), "case:2 f", 5, 5, 1.5, widened=True)
-CRASHED = Outcome(mutant("a + None"), Fate.CRASHED, reason="case:1 f: forward raised TypeError")
+KILLED = MutantResult(
+    mutant(), Fate.KILLED, "vjp_matches_the_oracle", ("vjp_matches_the_oracle",), "case:1 f", 2, 5, 0.5
+)
+SURVIVED = MutantResult(mutant("b + a", "operands swapped"), Fate.SURVIVED, tried=5, covering=5, seconds=2.0)
+WIDENED = MutantResult(mutant("a + b + c"), Fate.KILLED, "exact", ("exact",), "case:2 f", 5, 5, 1.5, widened=True)
+CRASHED = MutantResult(mutant("a + None"), Fate.CRASHED, reason="case:1 f: forward raised TypeError")
 
 
-def found(*outcomes: Outcome) -> Found:
+def found(*outcomes: MutantResult) -> Found:
     return Found(Mutation("m.py"), list(outcomes), planted=9, cases=5, seconds=3.0, environment={"torch": "2"})
 
 
 def test_what_was_found_is_known_again_and_a_cut_line_is_not(tmp_path):
-    record = Record("some/file.py:kernel", "mark", tmp_path)
+    record = MutationRecord("some/file.py:kernel", "mark", tmp_path)
     for outcome in (KILLED, SURVIVED, WIDENED):
         record.add(outcome)
     with record.path.open("a") as file:
         file.write(record.path.read_text()[:40])
     known = record.known([KILLED.mutant, SURVIVED.mutant, WIDENED.mutant, CRASHED.mutant])
     assert known == {each.mutant.key: each for each in (KILLED, SURVIVED, WIDENED)}
-    assert Record("some/file.py:kernel", "another mark", tmp_path).known([KILLED.mutant]) == {}
+    assert MutationRecord("some/file.py:kernel", "another mark", tmp_path).known([KILLED.mutant]) == {}
     record.add(CRASHED, pending=True)
     assert CRASHED.mutant.key not in record.known([CRASHED.mutant]), "it is to be compared yet"
     assert record.known([KILLED.mutant, CRASHED.mutant], pending=True) == {CRASHED.mutant.key: CRASHED}
@@ -82,7 +84,7 @@ def test_what_only_the_widened_kernel_kills_is_named_apart(format):
     assert document["killed_when_widened"] == 1 and [m["widened"] for m in document["mutants"]] == [False, False, True]
 
 
-def earlier(folder: Path, *outcomes: Outcome) -> Earlier:
+def earlier(folder: Path, *outcomes: MutantResult) -> Earlier:
     """The report of an earlier run, read again."""
     (folder / "earlier.json").write_text(render(found(*outcomes), "json"))
     return read_earlier(folder / "earlier.json")
@@ -127,7 +129,7 @@ def test_survivors_are_shown_as_diffs_and_what_counts_in_neither_apart(format):
         ((KILLED, SURVIVED), None, 0),
         ((KILLED, SURVIVED), 0.5, 0),
         ((KILLED, SURVIVED), 0.6, 1),
-        ((KILLED, Outcome(mutant(), Fate.NOT_RUN)), None, 4),
+        ((KILLED, MutantResult(mutant(), Fate.NOT_RUN)), None, 4),
         ((CRASHED,), None, 4),
     ],
 )

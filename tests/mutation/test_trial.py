@@ -12,7 +12,7 @@ from gradoracle.check.plan import plan, resolved
 from gradoracle.model.case import Case, Draw
 from gradoracle.mutation import trial as trials
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, Outcome
+from gradoracle.mutation.outcome import Fate, MutantResult
 from gradoracle.mutation.sources import Statements, sources_of
 from gradoracle.mutation.trial import Rehearsal, Trial, entry
 from gradoracle.project.request import Request
@@ -80,7 +80,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, name: str, text: str):
     known.write_bytes(pickle.dumps((jobs, seen)))
     (source,) = sources_of(resolve(str(file)))
 
-    def tried(before: str, after: str, function: str, cause: str = "") -> Outcome:
+    def tried(before: str, after: str, function: str, cause: str = "") -> MutantResult:
         assert text.count(before) == 1
         planted = text.replace(before, after)
         line = text[: text.index(before)].count("\n") + 1

@@ -16,8 +16,8 @@ from gradoracle.model.property import PropertyKind
 from gradoracle.model.region import NOWHERE
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Verdict
-from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
+from gradoracle.report.shown_fault import shown_faults
 
 ORACLE = PropertyKind.ORACLE
 
@@ -68,7 +68,9 @@ def measured(
 
 def faults(*verdicts: Verdict) -> list[list[str]]:
     """The properties of each fault, the leading one first."""
-    return [[verdict.property_name for verdict in (each.lead, *each.others)] for each in failures(report(*verdicts))]
+    return [
+        [verdict.property_name for verdict in (each.lead, *each.others)] for each in shown_faults(report(*verdicts))
+    ]
 
 
 def test_a_fault_is_led_by_the_first_tensor_that_is_wrong_by_comparison_with_the_truth() -> None:
@@ -225,10 +227,10 @@ def test_what_every_property_lacks_is_reported_by_the_first_that_met_it() -> Non
         violated("vjp_matches", "float32", 0, lacking),
         violated("inputs_unmodified", "float32", 9, replace(lacking, message="o has shape (3, 1), expected (3, 4)")),
     )
-    (one,) = failures(report(match, storage))
+    (one,) = shown_faults(report(match, storage))
     assert one.lead.property_name == "vjp_matches"
     measured = replace(wrong("o"), pattern="", place="")
-    (other,) = failures(report(match, violated("inputs_unmodified", "float32", 9, measured)))
+    (other,) = shown_faults(report(match, violated("inputs_unmodified", "float32", 9, measured)))
     assert other.lead.property_name == "inputs_unmodified"
 
 
@@ -321,8 +323,8 @@ def test_what_is_taken_for_one_fault_does_not_depend_on_the_time_for_shrinking()
     other = measured("vjp_matches_the_oracle", ORACLE, tail, dtype="bfloat16", rank=5)
     in_time = replace(other, counterexample=replace(other.counterexample, findings=(row,), first_findings=(tail,)))
     reports = [report(fixed, other), report(fixed, in_time)]
-    found = [[[v.property_name for v in (f.lead, *f.others)] for f in failures(each)] for each in reports]
+    found = [[[v.property_name for v in (f.lead, *f.others)] for f in shown_faults(each)] for each in reports]
     assert found == [[["vjp_of_each_input"], ["vjp_matches_the_oracle"]]] * 2
-    assert failures(reports[1])[1].lead is reports[1].verdicts[1], "what is told is the smaller case"
+    assert shown_faults(reports[1])[1].lead is reports[1].verdicts[1], "what is told is the smaller case"
     larger = replace(other, counterexample=replace(other.counterexample, further=(early,)))
-    assert len(failures(report(fixed, larger))) == 1  # the largest cases of a property count too
+    assert len(shown_faults(report(fixed, larger))) == 1  # the largest cases of a property count too

@@ -13,11 +13,11 @@ from typing import Any
 
 from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.footprint import View
-from gradoracle.execution.interpreter.record import Record
+from gradoracle.execution.interpreter.record import AccessRecord
 from gradoracle.execution.interpreter.values import Array
 
 
-class Fence(Record):
+class Fence(AccessRecord):
     """The accesses outside of every storage while it is the current record."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 import triton
 
-from gradoracle.execution.interpreter.wrong_accesses import Place
+from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 
 T = TypeVar("T")
 Line = tuple[str, int]
@@ -59,7 +59,7 @@ class Intervention:
 current: Intervention | None = None
 
 
-def statement() -> Place | None:
+def statement() -> SourceLine | None:
     """The statement that computes now; None where the engine or PyTorch's own derivatives compute for themselves."""
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -68,7 +68,7 @@ def statement() -> Place | None:
         if kind is None:
             kind = _kinds[file] = _kind(file)
         if kind == _COUNTS:
-            return Place(file, frame.f_lineno, frame.f_code.co_name)
+            return SourceLine(file, frame.f_lineno, frame.f_code.co_name)
         if kind == _ENDS:
             return None
         frame = frame.f_back

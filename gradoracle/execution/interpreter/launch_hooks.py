@@ -17,7 +17,7 @@ from gradoracle.execution.interpreter.values import Array
 
 
 class Recorder(Protocol):
-    """A record of launches and accesses (``record.Record``)."""
+    """A record of launches and accesses (``record.AccessRecord``)."""
 
     def begin(self, fn: Callable[..., Any], grid: Sequence[int], given: Any, values: dict[str, Any]) -> None:
         """A launch begins."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from gradoracle.execution.interpreter.intervention import Intervention, statement
-from gradoracle.execution.interpreter.wrong_accesses import Place
+from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 
 T = TypeVar("T")
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Memory:
     """Memory that the wrapper allocated, kept alive so that nothing else gets its addresses."""
 
-    def __init__(self, held: Any, address: int, size: int, name: str, place: Place) -> None:
+    def __init__(self, held: Any, address: int, size: int, name: str, place: SourceLine) -> None:
         self.held, self.first, self.last = held, address, address + size
         self.name, self.place = name, place
 
@@ -42,7 +42,7 @@ class Narrowed(_Following):
         places: the statements. One that allocates memory rounds whatever is written there.
     """
 
-    def __init__(self, places: Collection[Place]) -> None:
+    def __init__(self, places: Collection[SourceLine]) -> None:
         super().__init__()
         self._places = frozenset(places)
 
@@ -69,10 +69,10 @@ class Noted(_Following):
 
     def __init__(self) -> None:
         super().__init__()
-        self._noted: dict[Place, None] = {}
+        self._noted: dict[SourceLine, None] = {}
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[SourceLine, ...]:
         """The statements that round."""
         return tuple(self._noted)
 

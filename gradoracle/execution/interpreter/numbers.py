@@ -7,13 +7,13 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from gradoracle.execution.interpreter.intervention import Intervention, statement
-from gradoracle.execution.interpreter.wrong_accesses import Place
+from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 
 
 class Site(NamedTuple):
     """Where a number enters: a statement that computes with it, or a launch with its argument's name."""
 
-    place: Place
+    place: SourceLine
     argument: str
     value: float
 

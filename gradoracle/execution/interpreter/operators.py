@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _push_mode
 
 from gradoracle.execution.interpreter.footprint import index_at
-from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess
+from gradoracle.execution.interpreter.wrong_accesses import Kind, SourceLine, WrongAccess
 
 _ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # not part of the engine
@@ -144,9 +144,9 @@ class Operators(TorchDispatchMode):
         if frame is None:
             if torch._C._current_graph_task_id() == -1:
                 return  # read by gradoracle, Triton or its interpreter, not by the kernel
-            place = Place("autograd", 0, "")
+            place = SourceLine("autograd", 0, "")
         else:
-            place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            place = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         index = tuple(int(i) for i in bad.nonzero()[0])
         variable, there, whole = _named(frame, tensor, index) or (name, index, tensor)
         count, shape = int(bad.sum()), tuple(whole.shape)

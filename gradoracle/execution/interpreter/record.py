@@ -42,7 +42,7 @@ from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, 
 from gradoracle.execution.interpreter.touch import Touch, Track, part
 from gradoracle.execution.interpreter.values import Array
 from gradoracle.execution.interpreter.written_parameters import written_parameters
-from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess, called_from
+from gradoracle.execution.interpreter.wrong_accesses import Kind, SourceLine, WrongAccess, called_from
 
 _TAG_BITS = np.uint64(48)
 _ADDRESS = np.uint64((1 << 48) - 1)
@@ -51,14 +51,14 @@ _OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.
 _MOST_PLACES = 1 << 15
 
 
-class Record:
+class AccessRecord:
     """The accesses of launches while it is the current record; see the module."""
 
     def __init__(self, unwritten: Callable[[Any], int | None]) -> None:
         self._unwritten = unwritten
         self._faults: dict[tuple[Any, ...], WrongAccess] = {}
         self._places: dict[tuple[Any, int], int] = {}
-        self._where: list[Place] = []
+        self._where: list[SourceLine] = []
         self.launches = 0
         self._stamp = 0
         self._kernel, self._grid = "", (1, 1, 1)
@@ -332,12 +332,12 @@ class Record:
         while frame is not None and frame.f_code.co_filename.startswith(_OWN):
             frame = frame.f_back
         if frame is None:
-            return self._number((None, 0), Place("", 0, ""))
+            return self._number((None, 0), SourceLine("", 0, ""))
         key = (frame.f_code, frame.f_lineno)
         number = self._places.get(key)
-        return self._number(key, Place(key[0].co_filename, key[1], key[0].co_name)) if number is None else number
+        return self._number(key, SourceLine(key[0].co_filename, key[1], key[0].co_name)) if number is None else number
 
-    def _number(self, key: Any, place: Place) -> int:
+    def _number(self, key: Any, place: SourceLine) -> int:
         if key not in self._places:
             if len(self._where) >= _MOST_PLACES:
                 return 0
@@ -374,7 +374,7 @@ class Record:
 
 
 @contextmanager
-def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> Iterator[Record]:
+def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> Iterator[AccessRecord]:
     """Record every launch of interpreted kernels, for the length of a `with`; not to be nested.
 
     Args:
@@ -386,7 +386,7 @@ def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> I
     """
     if launch_hooks.record is not None:
         raise RuntimeError("launches are recorded already; expected one recording at a time")
-    launch_hooks.record = record = Record(unwritten)
+    launch_hooks.record = record = AccessRecord(unwritten)
     try:
         yield record
     finally:

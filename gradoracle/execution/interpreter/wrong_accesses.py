@@ -24,7 +24,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A line of source: its file, its number, and the function it stands in."""
 
     file: str
@@ -56,14 +56,14 @@ class WrongAccess:
 
     kind: Kind
     kernel: str
-    place: Place
+    place: SourceLine
     tensor: str
     index: tuple[int, ...] | int
     programs: tuple[Index | None, ...]
-    earlier: Place | None
+    earlier: SourceLine | None
     count: int
     shape: tuple[int, ...]
-    called: tuple[Place, ...] = ()
+    called: tuple[SourceLine, ...] = ()
 
     @property
     def element(self) -> str:
@@ -98,7 +98,7 @@ def _program(index: Index | None) -> str:
     return "several programs" if index is None else f"program {index}"
 
 
-def called_from(own: tuple[str, str]) -> tuple[Place, ...]:
+def called_from(own: tuple[str, str]) -> tuple[SourceLine, ...]:
     """Where the current line's function is called from, up to the kernel itself; between them are frames of Triton.
 
     Args:
@@ -108,11 +108,11 @@ def called_from(own: tuple[str, str]) -> tuple[Place, ...]:
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(own):
         frame = frame.f_back
-    found: list[Place] = []
+    found: list[SourceLine] = []
     while frame is not None and (frame := frame.f_back) is not None:
         file = frame.f_code.co_filename
         if file.startswith(interpreter):
             return tuple(found)
         if not file.startswith(triton):
-            found.append(Place(file, frame.f_lineno, frame.f_code.co_name))
+            found.append(SourceLine(file, frame.f_lineno, frame.f_code.co_name))
     return ()  # no launch of ours

@@ -22,7 +22,7 @@ import triton.language as tl  # noqa: E402
 
 from gradoracle.execution.interpreter.builder_results import intervening  # noqa: E402
 from gradoracle.execution.interpreter.narrowing import Narrowed, Noted  # noqa: E402
-from gradoracle.execution.interpreter.wrong_accesses import Place  # noqa: E402
+from gradoracle.execution.interpreter.wrong_accesses import SourceLine  # noqa: E402
 from gradoracle.execution.widened import narrowed, widen, widening  # noqa: E402
 
 kernels = loaded("execution.interpreter.kernels")
@@ -39,14 +39,14 @@ def numbers(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def noted(call: Callable[..., Any], *given: Tensor) -> tuple[Place, ...]:
+def noted(call: Callable[..., Any], *given: Tensor) -> tuple[SourceLine, ...]:
     found, wide = Noted(), [widen(each) for each in given]
     with intervening(found), widening():
         call(*wide)
     return found.places
 
 
-def rounding_at(places: tuple[Place, ...], call: Callable[..., Any], *given: Tensor) -> list[Tensor]:
+def rounding_at(places: tuple[SourceLine, ...], call: Callable[..., Any], *given: Tensor) -> list[Tensor]:
     """What a call makes of its arguments if some statements round."""
     wide = [widen(each) for each in given]
     with intervening(Narrowed(places)), widening():
@@ -54,7 +54,7 @@ def rounding_at(places: tuple[Place, ...], call: Callable[..., Any], *given: Ten
     return [narrowed(each) for each in wide]
 
 
-def of_wrapper(places: tuple[Place, ...], call: Callable[[Tensor], Tensor], given: Tensor) -> Tensor:
+def of_wrapper(places: tuple[SourceLine, ...], call: Callable[[Tensor], Tensor], given: Tensor) -> Tensor:
     """What a call returns if some statements round."""
     wide = widen(given)
     with intervening(Narrowed(places)), widening():

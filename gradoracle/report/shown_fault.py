@@ -1,4 +1,4 @@
-"""Failure: one fault with its verdicts, as (label, text) lines that every view prints."""
+"""A fault as it is shown: with its verdicts, as (label, text) lines that every view prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RAISED = {Status.CRASHED: "crash", Status.ERROR: "error"}  # whose message says
 
 
 @dataclass(frozen=True)
-class Failure:
+class ShownFault:
     """The verdicts of one fault.
 
     Attributes:
@@ -45,14 +45,14 @@ class Failure:
         return self.severity.value if decided and self.severity is not None else self.lead.status.value
 
 
-def failures(report: Report) -> list[Failure]:
+def shown_faults(report: Report) -> list[ShownFault]:
     """The faults of a report, with their verdicts."""
     known = {VerdictKey(verdict.property_name, verdict.kernel, verdict.dtype): verdict for verdict in report.verdicts}
     found = []
     for fault in report.faults:
         lead, *others = (known[key] for key in fault.verdicts)
         specific = None if fault.specific is None else known[fault.specific]
-        found.append(Failure(lead, tuple(others), specific, fault.diagnosis, fault.severity))
+        found.append(ShownFault(lead, tuple(others), specific, fault.diagnosis, fault.severity))
     return found
 
 
@@ -64,20 +64,20 @@ def tell(verdict: Verdict) -> Lines:
     return [*_what(verdict), *_case(verdict), *_where(verdict), *_why(verdict), *_again(verdict)]
 
 
-def tell_all(failure: Failure, brief: bool = False, named: int | None = None) -> Lines:
+def tell_all(fault: ShownFault, brief: bool = False, named: int | None = None) -> Lines:
     """A fault as (label, text) lines, in the order of ``tell``: its leading verdict, and what the others add.
 
     Args:
-        failure: the fault.
+        fault: the fault.
         brief: in few lines: one tensor, and not the property's statement.
         named: how many of the other properties are named; None: all of them.
     """
-    lead, most = failure.lead, 1 if brief else _MOST_TENSORS
+    lead, most = fault.lead, 1 if brief else _MOST_TENSORS
     lines = [*_what(lead, most, stated=not brief), *_case(lead), *_where(lead, most), *_why(lead)]
-    lines += _told_by(failure.specific)
-    if failure.diagnosis.cause:
-        lines.append(("likely", str(failure.diagnosis)))
-    if more := also(failure, named):
+    lines += _told_by(fault.specific)
+    if fault.diagnosis.cause:
+        lines.append(("likely", str(fault.diagnosis)))
+    if more := also(fault, named):
         lines.append(("also", more))
     return [*lines, *_again(lead)]
 
@@ -193,18 +193,18 @@ def cases(verdict: Verdict) -> int:
     )
 
 
-def also(failure: Failure, most: int | None = None) -> str:
+def also(fault: ShownFault, most: int | None = None) -> str:
     """The other properties that a fault violates, each with its dtypes; "" where there are none.
 
     Args:
-        failure: the fault.
+        fault: the fault.
         most: how many are named; None: all of them.
     """
     dtypes: dict[str, list[str]] = {}
-    for verdict in failure.others:
+    for verdict in fault.others:
         dtypes.setdefault(verdict.property_name, []).append(verdict.dtype)
     named = {property_name: ", ".join(dict.fromkeys(names)) for property_name, names in dtypes.items()}
-    more = len(named.keys() - {failure.lead.property_name})
+    more = len(named.keys() - {fault.lead.property_name})
     if not more:
         return f"the same in {', '.join(named.values())}" if named else ""
     shown = [f"{property_name} ({names})" for property_name, names in named.items()]
