@@ -100,7 +100,6 @@ class Verdict:
     cases_error: int = 0
     cases_refused: int = 0
     cases_not_checked: int = 0
-    cases_not_applicable: int = 0
     reasons: dict[str, int] = field(default_factory=dict)  # why not checked or refused -> cases
     worst_error: float = 0.0  # largest error / budget over all cases
     worst_in_sigma: float = 0.0

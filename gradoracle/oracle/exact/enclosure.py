@@ -46,14 +46,6 @@ class Enclosure(Expansion):
     undecided: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.bool))
     bits: int = 0
 
-    def error_bounds(self, got: Tensor) -> tuple[Tensor, Tensor]:
-        """A lower and an upper bound on ``|got - truth|``, float64; (0, inf) where nothing is known."""
-        unknown = self.radius.isinf()
-        size = self.error(got).abs()
-        slack = torch.where(size.isfinite(), size * 2.0**-51, 0.0) + self.radius
-        lower = (size - slack).clamp(min=0.0)
-        return torch.where(unknown, 0.0, lower), torch.where(unknown, torch.inf, size + slack * (1 + 2.0**-51))
-
 
 def _double(x: Tensor) -> Tensor:
     return x.detach().to("cpu", torch.float64)

@@ -41,7 +41,6 @@ from gradoracle.oracle.rounding.reductions import (
 from gradoracle.oracle.rounding.rounding_model import Roundoff
 from gradoracle.oracle.rounding.solve import triangular_solve
 
-_INDEX_PUT = effects.MOVE & effects.ACCUMULATE  # these move values or add them up, as their flag says
 Rule = Callable[[Roundoff, Call], Any]  # gives a quantity, or a list of them where the operator returns several
 
 
