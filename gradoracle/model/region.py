@@ -68,10 +68,5 @@ class Region:
         """The same for cases that differ in sizes: the last index alone is a tail, as the last few are."""
         return ("whole",) if self.whole else tuple(f"{span.axis} {span.extent.value}" for span in self.spans)
 
-    @property
-    def has_a_tail(self) -> bool:
-        """Whether the last few indices of a dim, more than one, are wrong and the others are not."""
-        return any(span.extent is Extent.TAIL and span.first < span.last for span in self.spans)
-
 
 NOWHERE = Region()

@@ -24,12 +24,6 @@ def factor(value: float) -> str:
     return shown if shown != "1" or value == 1 else f"1 {'+' if value > 1 else '-'} {abs(value - 1):.1g}"
 
 
-def as_shown(value: float) -> float:
-    """A factor in the digits that `factor` shows: what cases have in common, and not what roundings add in each."""
-    shown = float(f"{value:.6g}")
-    return shown if shown != 1 else 1 + float(f"{value - 1:.1g}")
-
-
 def difference(got: float, true: float) -> str:
     """How far two numbers are apart, with its sign, where their digits do not tell them apart; "" where they do."""
     if number(got) != number(true) or not math.isfinite(got):

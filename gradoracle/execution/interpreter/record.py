@@ -63,7 +63,6 @@ class AccessRecord:
         self._stamp = 0
         self._kernel, self._grid = "", (1, 1, 1)
         self._views: list[View] = []
-        self._programs: Sequence[Index] = ()
         self._ids = np.zeros(0, np.int32)
         self._known: dict[int, dict[int, int]] = {}  # by program: the stamp up to which it synchronised with another
         self._released: dict[int, dict[int, int]] = {}  # by address of an atomic: the knowledge it passes on
@@ -110,12 +109,11 @@ class AccessRecord:
 
     def end(self) -> None:
         """The launch is over."""
-        self._views, self._programs = [], ()
+        self._views = []
 
     def attempt(self, programs: Sequence[Index]) -> None:
         """These programs start from their beginning, in lockstep if there are several."""
         nx, ny, _ = self._grid
-        self._programs = programs
         self._ids = np.array([x + nx * (y + ny * z) + 1 for x, y, z in programs], np.int32)
         self._stamp += 1
 
