@@ -6,7 +6,7 @@ with `--python`, an interpreter in which that gradoracle is installed:
 - suite: `make test` as a whole, and the seconds of its tests by folder, added up over the processes;
 - first: `gradoracle --help`; and `gradoracle check FAMILY` from the start of the process until everything is imported,
   until the first case is judged, and, on a wrong kernel, until the first failure is found;
-- check: `gradoracle check sdpa` and `gradoracle check examples/rmsnorm.py`, the default number of cases with nothing
+- check: `gradoracle check` of each family and of examples/rmsnorm.py, the default number of cases with nothing
   cached: until the first case is judged, as a whole, and the processor seconds of all its processes by what they do;
 - fresh: `make check` in a new clone, which installs what it needs first;
 - gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py with nothing kept (cold), with compiled
@@ -71,7 +71,7 @@ from gradoracle.__main__ import main
 main()
 """
 
-CHECKED = ("sdpa", "examples/rmsnorm.py")
+CHECKED = ("sdpa", "lse", "lightning", "semicrf", "examples/rmsnorm.py")
 # What a process does, by the files of the calls that it is in; of several, the first that is listed.
 DOINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("imports", ("<frozen importlib",)),

@@ -111,7 +111,7 @@ def table(rows: Sequence[Row]) -> str:
             first = sum(row.is_wrong_in_first_order for row in own)
             cells = (source, dtype, len(own), *(count[name] for name in shown), first)
             lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join([*lines, "", sentence(released)])
+    return "\n".join([*lines, "", sentence(released)] if released else lines)
 
 
 def sentence(rows: Iterable[Row]) -> str:
