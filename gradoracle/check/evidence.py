@@ -23,6 +23,7 @@ from gradoracle.model.contract import Contract, tried_on
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.formats import FORMATS
+from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact.trace import trace
@@ -73,7 +74,7 @@ class Evidence:
         return view
 
     @property
-    def kernel(self) -> Any:
+    def kernel(self) -> Kernel:
         """The kernel under test."""
         return self.subject.kernel
 

@@ -27,6 +27,7 @@ from typing import Any
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
+from gradoracle.model.kernel import Kernel
 from gradoracle.model.severity import Severity
 
 Judge = Callable[[Any], Iterable[Finding]]
@@ -108,7 +109,7 @@ class Property:
     judge: Judge = field(compare=False)
     needs: tuple[Derivative, ...] = ()
     extras: tuple[str, ...] = ()
-    applies: Callable[[Case, Any], str | None] = field(default=lambda case, kernel: None, compare=False)
+    applies: Callable[[Case, Kernel], str | None] = field(default=lambda case, kernel: None, compare=False)
     one_in: int = 1
     rank: int = 0
     scope: str = "case"
@@ -119,7 +120,7 @@ class Property:
     severity: Severity | None = None
     derivative: Derivative | None = None
 
-    def lacks(self, kernel: Any) -> str | None:
+    def lacks(self, kernel: Kernel) -> str | None:
         """Which of ``extras`` a kernel lacks, as a sentence; None where it has all."""
         return lacking(self.extras, kernel)
 
@@ -138,7 +139,7 @@ def property(
     *,
     needs: tuple[Derivative, ...] = (),
     extras: tuple[str, ...] = (),
-    applies: Callable[[Case, Any], str | None] | None = None,
+    applies: Callable[[Case, Kernel], str | None] | None = None,
     one_in: int = 1,
     rank: int = 0,
     scope: str = "case",
@@ -171,7 +172,7 @@ def property(
         about = derivative or max(needs, key=lambda each: each.order, default=None)
         concerned = needs if about is None or about in needs else (*needs, about)
 
-        def where(case: Case, kernel: Any) -> str | None:
+        def where(case: Case, kernel: Kernel) -> str | None:
             unclaimed = next((each for each in concerned if not kernel.is_judged(each)), None)
             if unclaimed is not None:
                 return f"the kernel does not claim {unclaimed.named}"
@@ -187,7 +188,7 @@ def property(
     return build
 
 
-def lacking(extras: Iterable[str], kernel: Any) -> str | None:
+def lacking(extras: Iterable[str], kernel: Kernel) -> str | None:
     """Which of some extras a kernel lacks, as a sentence; None where it has all."""
     missing = next((name for name in extras if name not in kernel.extras), None)
     return None if missing is None else f"the kernel has no {missing!r} among its extras"
