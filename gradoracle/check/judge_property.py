@@ -79,12 +79,12 @@ def _broken_claim(prop: Property, evidence: Evidence, reason: Exception) -> Find
 def _attributed(found: Finding, known: Mapping[str, Derivative], least: int) -> Finding:
     """A finding with the derivative that it is about: the highest of those that its tensors belong to.
 
-    A property that evaluates second derivatives alone is about these, though it compares with a first one, too: of
-    ``least``, the lowest order of what the property needs, there is the Hessian-vector product only.
+    A property that needs second derivatives alone (``least``, the lowest order of what it needs) is about these, though
+    it compares with a first one, too.
     """
     own = [known[name] for name in found.named if name in known]
     derivative = max(own, key=lambda each: each.order, default=None)
-    if derivative is not None and least > 1:
+    if derivative is not None and least == Derivative.HVP.order:
         derivative = Derivative.HVP
     pool = None if found.pool is None else replace(found.pool, among=found.among, derivative=derivative)
     return replace(found, derivative=derivative, pool=pool)

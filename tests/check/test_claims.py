@@ -52,6 +52,19 @@ class Scaled(Detached):
         return dx * 1.01, dw
 
 
+class WrongTangent(Detached):
+    """Its forward mode leaves out the tangent of w."""
+
+    @staticmethod
+    def jvp(ctx: Any, tx: Tensor, tw: Tensor) -> Tensor:
+        return tx * torch.sin(ctx.w)
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.w = w
+        return Detached.forward(ctx, x, w)
+
+
 class HalfDetached(Detached):
     """Its second gradient is a constant to autograd, the first is not."""
 
@@ -69,6 +82,11 @@ def right(x: Tensor, w: Tensor) -> Tensor:
 @gradoracle.kernel(scaled)
 def silent(x: Tensor, w: Tensor) -> Tensor:
     return Detached.apply(x, w)
+
+
+@gradoracle.kernel(scaled)
+def wrong_tangent(x: Tensor, w: Tensor) -> Tensor:
+    return WrongTangent.apply(x, w)
 
 
 @gradoracle.kernel(scaled)
@@ -138,6 +156,7 @@ def report_of(kernel: str, **fields: Any) -> Report:
     [
         ("right", 0, "forward ✓  VJP ✓  JVP ✓  HVP ✓"),
         ("silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! silently zero"),
+        ("wrong_tangent", 1, "forward ✓  VJP ✓  JVP ✗ wrong  HVP ! silently zero"),
         ("half_silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! wrong, not claimed"),
         ("first_order", 0, "forward ✓  VJP ✓  JVP - not claimed  HVP - not claimed"),
         ("second_order", 1, "forward ✓  VJP ✓  JVP - not claimed  HVP ✗ wrong"),
