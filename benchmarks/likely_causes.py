@@ -48,7 +48,7 @@ from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.sources import Source, sources_of
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
-from gradoracle.report.shown_fault import failures
+from gradoracle.report.shown_fault import shown_faults
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks" / "results" / "likely_causes.csv"
@@ -141,7 +141,7 @@ def of_bugs() -> Iterator[Row]:
         sizes = (*bugs.SMALL.get(bug.family, ()), *(f"{dim}={size}" for dim, size in bug.dims.items()))
         dims = dict(map(parse_sizes, sizes))
         where = bugs.target(module, bug.wrong)
-        found = failures(
+        found = shown_faults(
             check(
                 Request(where, bug.family or None, "cpu", property=bug.property_name, dims=dims, examples=8, workers=0)
             )

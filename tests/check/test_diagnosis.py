@@ -24,7 +24,7 @@ from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.project.target import shipped
 from gradoracle.report.formats import render
-from gradoracle.report.shown_fault import failures
+from gradoracle.report.shown_fault import shown_faults
 
 FILE = TESTS / "check" / "faulty.py"
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
@@ -54,7 +54,7 @@ def test_an_edit_of_the_definition_that_two_cases_show_is_named(
     kernel: str, properties: str, cause: str, evidence: str
 ) -> None:
     report = checked(kernel, properties)
-    (found, *_) = failures(report)
+    (found, *_) = shown_faults(report)
     assert (found.diagnosis.cause, found.diagnosis.sentence) == (cause, CAUSES[cause]), found.diagnosis
     assert evidence in found.diagnosis.evidence
 
@@ -64,32 +64,32 @@ def test_an_edit_of_the_definition_that_two_cases_show_is_named(
 )
 def test_no_edit_of_the_definition_no_cause(kernel: str) -> None:
     report = checked(kernel)
-    assert failures(report) and all(failure.diagnosis == UNKNOWN for failure in failures(report))
+    assert shown_faults(report) and all(failure.diagnosis == UNKNOWN for failure in shown_faults(report))
     assert "  likely " not in render([report], "terminal")
 
 
 @pytest.mark.parametrize("properties", [NUMBERS, "[fvo]*_[mp]*"])
 def test_the_correct_kernel_holds_on_the_same_properties(properties: str) -> None:
     report = checked("right", properties)
-    assert report.exit_code == 0 and not failures(report)
+    assert report.exit_code == 0 and not shown_faults(report)
     assert diagnose(of_verdicts(report.verdicts)) == UNKNOWN
 
 
 def test_one_case_names_nothing() -> None:
-    (found, *_) = failures(checked("sign"))
+    (found, *_) = shown_faults(checked("sign"))
     assert found.diagnosis.cause == "sign" and found.lead.counterexample is not None
-    (again, *_) = failures(replay(found.lead.counterexample.case, property=NUMBERS, workers=0))
+    (again, *_) = shown_faults(replay(found.lead.counterexample.case, property=NUMBERS, workers=0))
     assert again.lead.property_name == found.lead.property_name and again.diagnosis == UNKNOWN
 
 
 def test_the_terminal_report_and_json_show_it_once_a_fault() -> None:
     report = checked("sign")
     said = f"  likely   {CAUSES['sign']}; "
-    assert render([report], "terminal").count(said) == len(failures(report)) == 1
+    assert render([report], "terminal").count(said) == len(shown_faults(report)) == 1
     (fault,) = json.loads(render([report], "json"))["reports"][0]["faults"]
     assert (
         fault["diagnosis"]["cause"] == "sign"
-        and fault["verdicts"][0]["property"] == failures(report)[0].lead.property_name
+        and fault["verdicts"][0]["property"] == shown_faults(report)[0].lead.property_name
     )
 
 

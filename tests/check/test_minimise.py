@@ -28,7 +28,7 @@ from gradoracle.model.job import PropertyResult
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Request, Silent
 from gradoracle.report.formats import render
-from gradoracle.report.shown_fault import failures
+from gradoracle.report.shown_fault import shown_faults
 from tests.check.test_merge import LEANS
 from tests.scaled import scaled
 
@@ -123,7 +123,9 @@ def test_all_properties_that_one_call_breaks_show_one_small_case_and_the_first_o
         "no_memory_is_left_unwritten",
     }
     assert len({shown(v).case for v in broken}) == 1
-    assert failures(report)[0].lead.property_name == FORWARD, "the property of the highest rank says no more of a crash"
+    assert shown_faults(report)[0].lead.property_name == FORWARD, (
+        "the property of the highest rank says no more of a crash"
+    )
 
 
 def test_a_crash_of_another_kind_is_not_what_is_made_smaller() -> None:
@@ -347,7 +349,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_counterexample_of_a_fault_is_shrunk_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found = turns(monkeypatch)
     report = checked("loses_its_tail", "*", workers=0)
-    leads = [fault.lead.property_name for fault in failures(report)]
+    leads = [fault.lead.property_name for fault in shown_faults(report)]
     broken = {each.property_name for each in report.verdicts if each.status is Status.VIOLATED}
     assert found[: len(leads)] == leads and set(found) == broken > set(leads)
 
@@ -364,7 +366,7 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
 
     monkeypatch.setattr(_Minimiser, "_judge", counted)
     report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)
-    told = failures(report)
+    told = shown_faults(report)
     assert found == [fault.lead.property_name for fault in told] and all(fault.specific is None for fault in told)
     assert 0 < judged[0] <= 30 and {shown(fault.lead).shrink_note for fault in told} == {""}
     others = [each for fault in told for each in fault.others]
