@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -85,17 +85,48 @@ def within_both(
         of_got: whose budget the run that gave ``got`` has, where it is another.
     """
     derivative = derivative_of(evidence, name)
+
+    def of_both(algorithm: str | None) -> Allowance:
+        theirs = None if of_got is None else of_got.allowance(derivative, name, algorithm)
+        return of_two(other.allowance(derivative, name, algorithm), theirs)
+
+    largest = FORMATS[evidence.dtype(name)].largest
+    return judged_by(evidence, name, got, expected, label, of_both, largest=largest)
+
+
+def judged_by(
+    evidence: Evidence,
+    name: str,
+    got: Tensor,
+    expected: Tensor,
+    label: str = "",
+    allowance: Callable[[str | None], Allowance] | None = None,
+    *,
+    scale: Tensor | None = None,
+    largest: float | None = None,
+) -> Finding:
+    """Judge a tensor of ``evidence`` by other values than its truth.
+
+    Args:
+        evidence: whose case and axes are shown.
+        name: a tensor that evidence knows.
+        got: what the kernel gave.
+        expected: what it is compared with, float64 on the CPU.
+        label: how the tensor is shown; by default by its name.
+        allowance: what rounding explains, by algorithm (``Evidence.explained``); by default that of the tensor.
+        scale, largest: as of ``judge``.
+    """
+    derivative = derivative_of(evidence, name)
+    explains = allowance or (lambda algorithm: evidence.allowance(derivative, name, algorithm))
     return evidence.explained(
         lambda algorithm: judge(
             label or name,
             got,
             expected,
-            of_two(
-                other.allowance(derivative, name, algorithm),
-                None if of_got is None else of_got.allowance(derivative, name, algorithm),
-            ),
+            explains(algorithm),
             continuous=evidence.continuous,
-            largest=FORMATS[evidence.dtype(name)].largest,
+            scale=scale,
+            largest=largest,
             axes=evidence.axes(name),
             of=name if label else "",
         )

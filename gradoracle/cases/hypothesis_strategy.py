@@ -1,5 +1,6 @@
 """Hypothesis strategy: the cases of a family and kernel, for property tests of one's own.
 
+    import gradoracle
     from hypothesis import given
     @given(gradoracle.strategy(family, kernel))
     def test_something(case): ...

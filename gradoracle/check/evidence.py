@@ -55,11 +55,11 @@ class Evidence:
         oracle: Oracle,
         blocks: str | None = None,
         is_variant: bool = False,
-        needs: tuple[Derivative, ...] = (),
     ) -> None:
         self.case, self.subject, self.oracle = case, subject, oracle
         self.sample = sample.without_tangents(subject.kernel.no_gradient)
-        self.is_variant, self.needs = is_variant, needs
+        self.is_variant = is_variant
+        self.needs: tuple[Derivative, ...] = ()
         self.blocks = case.blocks if blocks is None else blocks
         self.continuous = case.continuous and not sample.source  # the distribution of saved values is not known
         self._kept: dict[Any, Any] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gradoracle.check.diagnosis.diagnosis import diagnose, of_verdicts
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.fault import UNKNOWN, Fault, VerdictKey
+from gradoracle.model.fault import UNKNOWN, Fault
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.region import NOWHERE
@@ -53,8 +53,8 @@ def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
         specific = None if alike or not _measured(telling[0]) else _most_specific(telling[1:])
         plain = [finding for verdict in telling for finding in _violations(verdict) if finding.is_plain]
         fault = Fault(
-            tuple(map(key_of, (lead, *others))),
-            None if specific is None else key_of(specific),
+            tuple(each.key for each in (lead, *others)),
+            None if specific is None else specific.key,
             tuple(dict.fromkeys(finding.tensor for finding in plain)),
             plain[0].region if plain else NOWHERE,
         )
@@ -68,7 +68,7 @@ def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Faul
     A cause is read from what the fault's verdicts show; lost precision has none. A verdict that is left open belongs to
     no fault that others decide.
     """
-    known = {key_of(verdict): verdict for verdict in verdicts}
+    known = {verdict.key: verdict for verdict in verdicts}
     found = []
     for fault in faults:
         decided = tuple(key for key in fault.verdicts if not known[key].is_open)
@@ -80,11 +80,6 @@ def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Faul
         likely = UNKNOWN if severity is Severity.PRECISION else diagnose(of_verdicts(members))
         found.append(replace(fault, severity=severity, diagnosis=likely))
     return sorted(found, key=lambda fault: 0 if fault.severity is None else fault.severity.rank)
-
-
-def key_of(verdict: Verdict) -> VerdictKey:
-    """Which verdict it is."""
-    return VerdictKey(verdict.property_name, verdict.kernel, verdict.dtype)
 
 
 def _as_judged(verdict: Verdict) -> Verdict:

@@ -33,9 +33,8 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
     findings: list[Finding] = []
     evidence = evidence.under(prop.needs)
     known = evidence.derivatives
-    least = min((each.order for each in prop.needs), default=0)
     try:
-        findings.extend(_attributed(found, known, least) for found in prop.judge(evidence))
+        findings.extend(_attributed(found, known, prop) for found in prop.judge(evidence))
     except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
         if (claim := _broken_claim(prop, evidence, reason)) is not None:
             return PropertyResult(prop.name, Status.VIOLATED, (*findings, claim))
@@ -43,7 +42,7 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
             status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
             return PropertyResult(prop.name, status, tuple(findings), str(reason), why=kind_of(reason))
     except Wrong as wrong:
-        findings.append(_attributed(wrong.finding, known, least))
+        findings.append(_attributed(wrong.finding, known, prop))
     except DeviceLost:
         raise
     except Crashed as crash:
@@ -76,15 +75,14 @@ def _broken_claim(prop: Property, evidence: Evidence, reason: Exception) -> Find
     return replace(malformed(derivative.value, message), derivative=derivative)
 
 
-def _attributed(found: Finding, known: Mapping[str, Derivative], least: int) -> Finding:
+def _attributed(found: Finding, known: Mapping[str, Derivative], prop: Property) -> Finding:
     """A finding with the derivative that it is about: the highest of those that its tensors belong to.
 
-    A property that needs second derivatives alone (``least``, the lowest order of what it needs) is about these, though
-    it compares with a first one, too.
+    A property that needs second derivatives alone is about these, though it compares with a first one, too.
     """
     own = [known[name] for name in found.named if name in known]
     derivative = max(own, key=lambda each: each.order, default=None)
-    if derivative is not None and least == Derivative.HVP.order:
+    if derivative is not None and set(prop.needs) == {Derivative.HVP}:
         derivative = Derivative.HVP
     pool = None if found.pool is None else replace(found.pool, among=found.among, derivative=derivative)
     return replace(found, derivative=derivative, pool=pool)

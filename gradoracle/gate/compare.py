@@ -158,16 +158,16 @@ def _violations(
             text = f"{lead.property_name} could not be judged{_in(lead)} because gradoracle itself failed: {why}"
             yield _line(Kind.UNCHECKED, Weight.OPEN, text, lead)
             continue
-        verdicts = [v for v in (lead, *fault.others) if _key(v) not in excused]
-        new = [v for v in verdicts if _key(v) in broken and broken[_key(v)].is_new]
-        if new and all(_is_open(v, broken[_key(v)]) for v in new):
+        verdicts = [v for v in (lead, *fault.others) if v.key not in excused]
+        new = [v for v in verdicts if v.key in broken and broken[v.key].is_new]
+        if new and all(_is_open(v, broken[v.key]) for v in new):
             text = (
                 f"{new[0].property_name} is violated{_in(new[0])}, and may be wrong or only imprecise: "
                 f"{new[0].severity_note}"
             )
             yield _line(Kind.VIOLATED, Weight.OPEN, f"{text}{_with(new)}", new[0])
         elif new:
-            yield _regression(fault, new, broken[_key(new[0])], compared)
+            yield _regression(fault, new, broken[new[0].key], compared)
         elif verdicts:
             text = (
                 f"{verdicts[0].property_name} is violated{_in(verdicts[0])}, and was violated in the base on the "
@@ -213,10 +213,6 @@ def _with(verdicts: Sequence[Verdict]) -> str:
 
 def _in(verdict: Verdict) -> str:
     return f" in {verdict.dtype}" if verdict.dtype else ""
-
-
-def _key(verdict: Verdict) -> VerdictKey:
-    return VerdictKey(verdict.property_name, verdict.kernel, verdict.dtype)
 
 
 def _excused(

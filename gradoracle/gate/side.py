@@ -201,7 +201,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
         found.is_whole = run.totals.done == len(planned.jobs) and not run.interrupted
         verdicts = run.totals.aggregate.verdicts({})
         pooled = [v for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated]
-        found.pooled = [VerdictKey(v.property_name, v.kernel, v.dtype) for v in pooled]
+        found.pooled = [v.key for v in pooled]
         if task.properties is None:
             if any(True for _ in run.totals.aggregate.failing()):
                 failing(found)

@@ -9,7 +9,7 @@ from enum import Enum
 from gradoracle.model import exit_codes
 from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.fault import Fault
+from gradoracle.model.fault import Fault, VerdictKey
 from gradoracle.model.finding import NO_FORMULA, Finding, Formula
 from gradoracle.model.location import Location
 from gradoracle.model.precision_loss import PrecisionLoss
@@ -134,6 +134,11 @@ class Verdict:
         if fail_on is None and severity is Severity.ROBUSTNESS and self.derivative is not None:
             return False  # it is not claimed
         return self.declared or severity is Severity.WRONG if fail_on is None else severity.rank <= fail_on.rank
+
+    @property
+    def key(self) -> VerdictKey:
+        """Which verdict it is."""
+        return VerdictKey(self.property_name, self.kernel, self.dtype)
 
     @property
     def is_open(self) -> bool:

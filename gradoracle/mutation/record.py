@@ -74,7 +74,7 @@ def entry(outcome: MutantResult) -> dict[str, Any]:
     fields = to_plain(outcome)
     mutant = fields.pop("mutant")
     place = {name: mutant[name] for name in ("module", "operator", "function", "line", "before", "after", "cause")}
-    return {"mutant": outcome.mutant.key, **place, **fields, "fate": outcome.fate.value}
+    return {"mutant": outcome.mutant.key, **place, **fields}
 
 
 def _outcome(mutant: Mutant, found: dict[str, Any]) -> MutantResult:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
+from gradoracle.model.fault import UNKNOWN, Diagnosis
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
@@ -47,7 +47,7 @@ class ShownFault:
 
 def shown_faults(report: Report) -> list[ShownFault]:
     """The faults of a report, with their verdicts."""
-    known = {VerdictKey(verdict.property_name, verdict.kernel, verdict.dtype): verdict for verdict in report.verdicts}
+    known = {verdict.key: verdict for verdict in report.verdicts}
     found = []
     for fault in report.faults:
         lead, *others = (known[key] for key in fault.verdicts)

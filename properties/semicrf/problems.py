@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from gradoracle.properties.agreement import judged_by
 from gradoracle.properties.applicability import Applies, supports
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import exactly, judge
+from gradoracle.check.acceptance import Allowance, exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing, layouts
 from gradoracle.model.case import Case
@@ -199,18 +200,14 @@ def known(evidence: Evidence, label: str, truths: Mapping[str, Known]) -> Iterat
     for name, truth in truths.items():
         derivative = FORWARD if name == "log_z" else VJP
         got = evidence.tensors(derivative)[name]
-        yield evidence.explained(
-            lambda algorithm, name=name, got=got, truth=truth, derivative=derivative: judge(  # type: ignore[misc]
-                f"{name}, {label}",
-                got,
-                truth.value,
-                replace(evidence.allowance(derivative, name, algorithm), radius=truth.radius, undecided=None),
-                continuous=evidence.continuous,
-                largest=FORMATS[evidence.dtype(name)].largest,
-                axes=evidence.axes(name),
-                of=name,
-            )
-        )
+
+        def within(
+            algorithm: str | None, derivative: Derivative = derivative, name: str = name, truth: Known = truth
+        ) -> Allowance:
+            return replace(evidence.allowance(derivative, name, algorithm), radius=truth.radius, undecided=None)
+
+        largest = FORMATS[evidence.dtype(name)].largest
+        yield judged_by(evidence, name, got, truth.value, f"{name}, {label}", within, largest=largest)
 
 
 def several(dim: str) -> Applies:

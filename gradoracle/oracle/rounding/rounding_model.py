@@ -243,8 +243,9 @@ class Roundoff:
         if block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / block + 1))
         if dropped is not None:  # a kernel rounds sums that are no dot to nearest, and may drop more than a cut takes
-            more = dropped.abs() > (0.0 if shift is None else shift.abs())
-            shift = torch.where(more, -dropped, 0.0 if shift is None else shift)
+            cut = torch.zeros_like(dropped) if shift is None else shift
+            more = dropped.abs() > cut.abs()
+            shift = torch.where(more, -dropped, cut)
             if bound is not None:  # `committed` adds twice the shift, which the bound holds already
                 bound = torch.where(more, bound - 2 * dropped.abs(), bound).clamp_min(0.0)
         key = (_KEYED_APART * scale).add_(size).copysign_(q.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from gradoracle.properties.agreement import judged_by
 from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.attention import with_ones_in_keys
 from gradoracle.properties.lse.scores import (
@@ -22,7 +23,6 @@ from gradoracle.properties.lse.scores import (
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import judge
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.finding import Finding
 from gradoracle.model.formats import FORMATS
@@ -43,18 +43,7 @@ def lse_lies_between_the_largest_term_and_that_plus_log_n(evidence: Evidence) ->
     high = low + terms.isfinite().sum(-1).clamp_min(1).double().log()
     got = evidence.tensors(FORWARD)["lse"].detach().to("cpu", torch.float64)
     nearest = torch.where(got.isnan(), high, torch.minimum(torch.maximum(got, low), high))
-    yield evidence.explained(
-        lambda algorithm: judge(
-            "lse and its bounds",
-            got,
-            nearest,
-            evidence.allowance(FORWARD, "lse", algorithm),
-            continuous=evidence.continuous,
-            scale=low.abs() + (high - low),
-            axes=evidence.axes("lse"),
-            of="lse",
-        )
-    )
+    yield judged_by(evidence, "lse", got, nearest, "lse and its bounds", scale=low.abs() + (high - low))
 
 
 @property(needs=(VJP,), rank=2)
@@ -168,19 +157,8 @@ def a_sink_takes_between_none_and_all_of_g(evidence: Evidence) -> Iterator[Findi
     whole = Scores(variant.sample).g.sum((0, 2))
     got = variant.tensors(VJP)["dsinks"].detach().to("cpu", torch.float64)
     nearest = torch.where(got.isnan(), whole, torch.minimum(got.clamp_min(0.0), whole))
-    yield variant.explained(
-        lambda algorithm: judge(
-            "dsinks and its bounds",
-            got,
-            nearest,
-            variant.allowance(VJP, "dsinks", algorithm),
-            continuous=variant.continuous,
-            scale=whole,
-            largest=FORMATS[variant.dtype("dsinks")].largest,
-            axes=variant.axes("dsinks"),
-            of="dsinks",
-        )
-    )
+    largest = FORMATS[variant.dtype("dsinks")].largest
+    yield judged_by(variant, "dsinks", got, nearest, "dsinks and its bounds", scale=whole, largest=largest)
 
 
 @property(needs=(HVP,), applies=all_of(small_enough, no_softcap), one_in=2, rank=2)

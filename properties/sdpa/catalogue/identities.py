@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from gradoracle.properties.agreement import differ
+from gradoracle.properties.agreement import differ, judged_by
 from gradoracle.properties.applicability import all_of, causal, exact_operands, small_enough, supports
 from gradoracle.properties.attention import with_ones_in_keys
 from gradoracle.properties.sdpa.scores import Scores, scores_overflow
 
-from gradoracle.check.acceptance import exactly, judge, not_checked
+from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
@@ -37,17 +37,7 @@ def outputs_lie_in_the_hull_of_the_values(evidence: Evidence) -> Iterator[Findin
     low[:, :, : scores.first] = high[:, :, : scores.first] = 0.0
     got = evidence.tensors(FORWARD)["o"].to("cpu", torch.float64)
     nearest = torch.where(got.isfinite(), got.clamp(low, high), high)
-    yield evidence.explained(
-        lambda algorithm: judge(
-            "o and the hull of v",
-            got,
-            nearest,
-            evidence.allowance(FORWARD, "o", algorithm),
-            continuous=evidence.continuous,
-            axes=evidence.axes("o"),
-            of="o",
-        )
-    )
+    yield judged_by(evidence, "o", got, nearest, "o and the hull of v")
 
 
 @property(needs=(VJP,), rank=4)
