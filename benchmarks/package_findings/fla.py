@@ -17,6 +17,7 @@ from fla.ops import (
     chunk_lightning_attn,
     chunk_simple_gla,
     fused_recurrent_comba,
+    fused_recurrent_delta_rule,
     fused_recurrent_kda,
     fused_recurrent_precond_kda,
     fused_recurrent_rwkv6,
@@ -30,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid as log_sigmoid
 from torch.nn.functional import normalize
 
-from benchmarks.package_findings.by_hand import finding, gradient, leaf, numbers, off, size, true, twice
+from benchmarks.package_findings.by_hand import finding, gradient, leaf, numbers, off, refusal, size, true, twice
 
 
 def one_head(length: int, *widths: int) -> list[Tensor]:
@@ -67,6 +68,23 @@ def rwkv6_state() -> str:
         got = torch.autograd.grad(out, given[1:4], cotangent, retain_graph=True)
         want = torch.autograd.grad(true_out, plain[1:4], cotangent.double(), retain_graph=True)
         said.append(f"of {name}: {each(('dk', 'dv', 'dw'), got, want)}")
+    return "; ".join(said)
+
+
+@finding("fla-fused-recurrent-delta-rule-state")
+def delta_rule_state() -> str:
+    """A backward with an initial state that requires no gradient, or that is copied because it is not contiguous."""
+    q, k, v = one_head(4, 16, 16, 16)
+    beta, state = torch.rand(1, 4, 1), torch.randn(1, 1, 16, 16)
+    said = []
+    for name, initial in (
+        ("that requires grad", leaf(state)),
+        ("that requires none", state),
+        ("that is transposed", leaf(state).mT),
+    ):
+        given = [leaf(t) for t in (q, normalize(k, dim=-1), v, beta)]
+        o, _ = fused_recurrent_delta_rule(*given, initial_state=initial, output_final_state=True)
+        said.append(f"initial state {name}: {refusal(o.sum().backward)}")
     return "; ".join(said)
 
 

@@ -214,11 +214,12 @@ def precond_gated_delta_rule(
 def with_preconditioner(
     operation, q, k, v, gate, beta, precond_gate, precond_beta, initial_state, initial_preconditioner, center
 ):
-    return operation(
+    o, last, a = operation(
         q, k, v, g=logsigmoid(gate.float()), beta=torch.sigmoid(beta), g_atk=logsigmoid(precond_gate.float()),
         beta_atk=torch.sigmoid(precond_beta), initial_state=initial_state, log_atk_scale=center,
         initial_A_state=softplus(initial_preconditioner), output_final_state=True,
     )  # fmt: skip
+    return o, last, a.float()  # of chunks it has the dtype of k
 
 
 @gradoracle.kernel(precond_gated_delta_rule)

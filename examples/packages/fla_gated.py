@@ -135,7 +135,8 @@ def hgrn(
 @gradoracle.kernel(hgrn)
 def fused_recurrent_hgrn(x, gate, initial_state):
     g = logsigmoid(gate.float()).to(x.dtype)
-    return ops.fused_recurrent_hgrn(x, g, initial_state=initial_state, output_final_state=True)
+    o, last = ops.fused_recurrent_hgrn(x, g, initial_state=initial_state, output_final_state=True)
+    return o, last.float()  # it has the dtype of x
 
 
 @gradoracle.kernel(hgrn)

@@ -138,7 +138,7 @@ def normalized_linear_attn(
 def with_norm(operation, q, k, v, initial_state, initial_normalizer):
     state = (initial_state, elu(initial_normalizer)[:, None] + 1)
     o, (last, z) = operation(elu(q) + 1, elu(k) + 1, v, initial_state=state, output_final_state=True, normalize=True)
-    return o, last, z[:, 0].float()
+    return o.to(q.dtype), last, z[:, 0].float()  # o is float32, as the state is
 
 
 @gradoracle.kernel(normalized_linear_attn)
