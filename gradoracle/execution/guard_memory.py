@@ -280,7 +280,7 @@ def fenced(known: set[Spot] | None) -> Iterator[None]:
     if not is_active():
         yield
         return
-    from gradoracle.execution.interpreter.fence import fencing
+    from gradoracle.execution.interpreter.record import fencing
 
     with fencing() as fence:
         yield

@@ -41,7 +41,7 @@ class Footprint:
         self.writer, self.reader = np.zeros(count, np.int32), np.zeros(count, np.int32)
         self.when_written, self.when_read = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.where_written, self.where_read = np.zeros(count, np.int16), np.zeros(count, np.int16)
-        self.lane = np.zeros(count, np.int64)  # that has loaded it (lanes.py)
+        self.lane = np.zeros(count, np.int64)  # that has loaded it (record.Lanes)
         self.atomic = np.zeros(count, np.bool_)
 
     def elements(self, view: View, offsets: Array) -> Array:

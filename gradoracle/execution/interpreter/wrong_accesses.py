@@ -1,13 +1,21 @@
-"""Wrong accesses to memory that a record found, with their sentences."""
+"""Wrong accesses to memory that a record found, with their sentences; and the source lines that they name."""
 
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 Index = tuple[int, int, int]
+_ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # not part of the engine
+
+
+def is_of_engine(file: str) -> bool:
+    """Whether a file is gradoracle's own, and no kernel's or property's."""
+    return file.startswith(_ENGINE) and not file.startswith(_SUBJECTS)
 
 
 class Kind(enum.Enum):
@@ -30,6 +38,11 @@ class SourceLine:
     file: str
     line: int
     function: str
+
+    @classmethod
+    def of(cls, frame: Any) -> SourceLine:
+        """The line at which a frame is."""
+        return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
     def __str__(self) -> str:
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.line else self.file
@@ -114,5 +127,5 @@ def called_from(own: tuple[str, str]) -> tuple[SourceLine, ...]:
         if file.startswith(interpreter):
             return tuple(found)
         if not file.startswith(triton):
-            found.append(SourceLine(file, frame.f_lineno, frame.f_code.co_name))
+            found.append(SourceLine.of(frame))
     return ()  # no launch of ours

@@ -12,7 +12,7 @@ import pytest
 from places import ROOT, TESTS
 
 from gradoracle.execution import interpreter
-from gradoracle.execution.interpreter import availability
+from gradoracle.execution.interpreter import activation
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -141,7 +141,7 @@ print(interpreter.explain_unavailable())
 
 
 def test_the_tested_triton_is_that_of_the_constraints():
-    assert f"triton=={availability.TESTED_TRITON}\n" in (ROOT / "constraints.txt").read_text()
+    assert f"triton=={activation.TESTED_TRITON}\n" in (ROOT / "constraints.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_explain_unavailable(monkeypatch, versions, sentence):
         return versions[name]
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(availability, "_failure", None)
+    monkeypatch.setattr(activation, "_failure", None)
     assert interpreter.explain_unavailable() == sentence
 
 
@@ -235,10 +235,10 @@ def test_what_tritons_own_interpreter_ran_before_does_not_matter(tmp_path, stock
 def test_whatever_fails_is_the_same_sentence_at_every_call():
     code = """
 from gradoracle.execution import interpreter
-from gradoracle.execution.interpreter import aliases
+from gradoracle.execution.interpreter import language
 def fail():
     raise ValueError("nothing like a function")
-aliases.reach = fail
+language.reach = fail
 for _ in range(2):
     try:
         interpreter.activate()

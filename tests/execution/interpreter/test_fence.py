@@ -17,8 +17,7 @@ import triton.language as tl  # noqa: E402
 
 from gradoracle.execution.call_errors import Crashed  # noqa: E402
 from gradoracle.execution.guard_memory import fenced, spot  # noqa: E402
-from gradoracle.execution.interpreter.fence import fencing  # noqa: E402
-from gradoracle.execution.interpreter.record import recording  # noqa: E402
+from gradoracle.execution.interpreter.record import fencing, recording  # noqa: E402
 from gradoracle.execution.interpreter.wrong_accesses import Kind  # noqa: E402
 
 N = 8

@@ -21,7 +21,7 @@ interpreter.activate()
 import triton.language as tl  # noqa: E402
 
 from gradoracle.execution.interpreter.builder_results import intervening  # noqa: E402
-from gradoracle.execution.interpreter.narrowing import Narrowed, Noted  # noqa: E402
+from gradoracle.execution.interpreter.intervention import Narrowed, Noted  # noqa: E402
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine  # noqa: E402
 from gradoracle.execution.widened import narrowed, widen, widening  # noqa: E402
 
