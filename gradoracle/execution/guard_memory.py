@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Change
 from gradoracle.execution.call_errors import Crashed
+from gradoracle.execution.claimed_cuda import device_of
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import WrongAccess
 
@@ -34,8 +35,6 @@ _SPARSE = 8  # a storage this many times larger than its tensor's elements and t
 _CHUNK = 1 << 24  # bytes that are summed at once
 
 Spot = tuple[str, str, int, str]
-device_of = vars(torch._C.TensorBase)["device"].__get__
-"""The device of a tensor, also while another one is claimed (claimed_cuda.py)."""
 
 
 class Memory:

@@ -11,7 +11,7 @@ from gradoracle.properties.universal import UNIVERSAL
 
 from gradoracle.check.severity import explained
 from gradoracle.execution import interpreter
-from gradoracle.execution.pushforward import pushed_forward
+from gradoracle.execution.autograd import pushed_forward
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 from tests.properties.judging import judge_on

@@ -152,7 +152,6 @@ def _install() -> None:
         language.undo()  # before what follows keeps names of triton.language
         from gradoracle.execution.interpreter import (
             autotuner,
-            block_pointers,
             blocks,
             casts,
             dot,
@@ -179,7 +178,7 @@ def _install() -> None:
         (interpreter.InterpreterBuilder, memory.METHODS),
         (interpreter.InterpreterBuilder, libdevice.METHODS),
         (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
-        (interpreter.TensorDescHandle, block_pointers.OF_DESCRIPTORS),
+        (interpreter.TensorDescHandle, memory.OF_DESCRIPTORS),
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
         (interpreter.GridExecutor, {"__call__": launch.launch}),
@@ -188,7 +187,7 @@ def _install() -> None:
         (interpreter, {"_patch_lang": launch.keep_patched}),
     ]
     if hasattr(interpreter, "BlockPointerHandle"):  # Triton 3.9 has none any more
-        replaced.append((interpreter.BlockPointerHandle, block_pointers.OF_BLOCK_POINTERS))
+        replaced.append((interpreter.BlockPointerHandle, memory.OF_BLOCK_POINTERS))
     for holder, methods in replaced:
         for name, replacement in methods.items():
             _require(holder, name, replacement)

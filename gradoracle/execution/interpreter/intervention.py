@@ -92,7 +92,7 @@ def _kind(file: str) -> int:
     return _ENDS if is_of_engine(file) else _COUNTS
 
 
-class _Memory(NamedTuple):
+class Memory(NamedTuple):
     """Memory that the wrapper allocated, held so that nothing else gets its addresses."""
 
     held: Any
@@ -106,14 +106,14 @@ class _Following(Intervention):
     """Knows where memory was allocated."""
 
     def __init__(self) -> None:
-        self._memories: list[_Memory] = []
+        self._memories: list[Memory] = []
 
     def allocated(self, memory: Any, address: int, size: int, name: str) -> None:
         place = statement()
         if place is not None and size:
-            self._memories.append(_Memory(memory, address, address + size, name, place))
+            self._memories.append(Memory(memory, address, address + size, name, place))
 
-    def _memory(self, address: int) -> _Memory | None:
+    def memory(self, address: int) -> Memory | None:
         """The memory that an address lies in."""
         return next((each for each in self._memories if each.first <= address < each.last), None)
 
@@ -135,7 +135,7 @@ class Narrowed(_Following):
 
     def written(self, address: int, wide: T, narrow: Callable[[str], T]) -> T:
         """Rounded in memory that these statements allocated."""
-        memory = self._memory(address)
+        memory = self.memory(address)
         return wide if memory is None or memory.place not in self._places else narrow(memory.name)
 
     def rounds_sums(self) -> bool:
@@ -168,7 +168,7 @@ class Noted(_Following):
 
     def written(self, address: int, wide: T, narrow: Callable[[str], T]) -> T:
         """In float64."""
-        memory = self._memory(address)
+        memory = self.memory(address)
         if memory is not None and memory.place not in self._noted and _differ(wide, narrow(memory.name)):
             self._noted[memory.place] = None
         return wide

@@ -22,6 +22,7 @@ from triton.runtime import interpreter
 
 from gradoracle.execution.interpreter import (
     blocks,
+    elementwise,
     expressions,
     intervention,
     language,
@@ -29,7 +30,6 @@ from gradoracle.execution.interpreter import (
     loads,
     lockstep,
     loops,
-    scalar_functions,
     values,
 )
 from gradoracle.model.formats import OF_DTYPES
@@ -106,7 +106,7 @@ _BUILTINS: dict[str, Any] = {
     "load": loads.load,
     "store": loads.store,
     "range": lambda stock: loops.counted,
-    "map_elementwise": lambda stock: scalar_functions.mapped,
+    "map_elementwise": lambda stock: elementwise.mapped,
 }
 
 

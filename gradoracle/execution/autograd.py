@@ -1,4 +1,4 @@
-"""Pushforwards: tangents of a function's outputs along tangents of its inputs, by forward mode."""
+"""Autograd: pullbacks, which are gradients of tensors in others along directions, and pushforwards, by forward mode."""
 
 from __future__ import annotations
 
@@ -9,6 +9,45 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from gradoracle.execution.interpreter.values import CannotWiden
+
+
+def pulled_back(
+    outputs: Sequence[Tensor | None], directions: Sequence[Tensor], targets: Sequence[Tensor], **how: bool
+) -> Sequence[Tensor | None] | None:
+    """The gradients of <outputs, directions> in ``targets``; None if none of the outputs requires grad.
+
+    ``how`` is passed to ``torch.autograd.grad``: ``create_graph``, ``retain_graph``.
+    """
+    live, along = _live(outputs, directions)
+    return torch.autograd.grad(live, targets, along, allow_unused=True, **how) if live else None
+
+
+def accumulated(
+    outputs: Sequence[Tensor | None], directions: Sequence[Tensor], targets: Sequence[Tensor]
+) -> Sequence[Tensor | None] | None:
+    """As ``pulled_back``, in leaves without a gradient so far, by a backward through the whole graph.
+
+    To be used for second derivatives: a function marked once_differentiable ends the graph with a node that leads to no
+    target and raises.
+    """
+    live, along = _live(outputs, directions)
+    if not live:
+        return None
+    torch.autograd.backward(live, along)
+    return [target.grad for target in targets]
+
+
+def _live(outputs: Sequence[Tensor | None], directions: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs that require grad, and their directions."""
+    found = [(o, d) for o, d in zip(outputs, directions, strict=True) if o is not None and o.requires_grad]
+    return [output for output, _ in found], [direction for _, direction in found]
+
+
+def or_zeros(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients in the tensors ``like``; 0 where there is none."""
+    return [
+        torch.zeros_like(tensor) if gradient is None else gradient for gradient, tensor in zip(found, like, strict=True)
+    ]
 
 
 def pushed_forward(
