@@ -56,9 +56,10 @@ def pushed_forward(
     """The tangents of the outputs; 0 for an output that has none, where others have.
 
     Args:
-        function: of the values.
-        values, tangents: as many of the latter, dense.
-        duals: whether to pass dual tensors where ``torch.func.jvp`` fails: unlike its wrappers they have memory, which
+        function: a function of the values.
+        values: its arguments.
+        tangents: one for each value, dense.
+        duals: permission to pass dual tensors if ``torch.func.jvp`` fails. Unlike its wrappers they have memory, which
             a kernel needs that the ``jvp`` of an ``autograd.Function`` launches. A launch outside of such a function
             loses the tangents in silence.
 

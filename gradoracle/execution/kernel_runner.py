@@ -80,7 +80,7 @@ class KernelRunner:
         return made
 
     def by_autograd(self) -> KernelRunner:
-        """The same kernel, whose derivatives are those of autograd; beside an explicit VJP there may be none."""
+        """The same kernel, whose derivatives are those of autograd; a kernel with an explicit VJP may have none."""
         made = copy.copy(self)
         made.is_optional = self.kernel.vjp is not None
         made.kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
@@ -277,9 +277,9 @@ class KernelRunner:
         """Guard a call: poison what it allocates, undo what it writes to the sample, sort what it raises.
 
         Args:
-            name: of the call.
-            sample: its tensors.
-            records: whether its accesses are recorded, which is done on the case itself alone; None: derivatives' are.
+            name: the call.
+            sample: the tensors of the call.
+            records: recording of its accesses; None: the derivatives of the case itself are recorded, and nothing else.
         """
         if self.wide:
             with self._running_wide(name, sample):

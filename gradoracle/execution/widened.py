@@ -5,8 +5,8 @@ written, and every operation of PyTorch computes on the float64 values within. T
 its blocks (``interpreter.values.widened``).
 
 Code that PyTorch does not dispatch takes an address (ctypes, an extension) and reads memory as the dtype that it
-expects. What a program does with an address is read off the line that asks: one that is only compared, or of which a
-remainder is taken, reaches no such code.
+expects. What a program does with an address is read off the line that asks. An address that is only compared, or only
+taken modulo a number, reaches no such code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Wide(Tensor):
 
     Args:
         carried: the values, float64.
-        dtype: that it names.
+        dtype: the dtype that it names.
     """
 
     carried: Tensor
@@ -185,7 +185,7 @@ def _number(value: Any) -> Any:
 
 
 def _offered(func: Any, args: Any, kwargs: Any, value: Any, dtype: torch.dtype | None) -> Any:
-    """A result in float64, or what the current intervention makes of it; what is allocated is told to it."""
+    """A result in float64, or what the current intervention makes of it; it learns what is allocated."""
     does, name = intervention.current, _TRITON_NAMES.get(dtype)
     if does is None or name is None or not isinstance(value, Tensor) or value.dtype is not torch.float64:
         return value

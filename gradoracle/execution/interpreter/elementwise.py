@@ -161,7 +161,7 @@ def mapped(scalar_function: Callable[..., Any], *args: Any, pack: Any = 1, **_: 
     Args:
         scalar_function: takes `pack` scalars of each argument in turn, and returns as many of each result.
         args: tensors of the language, scalars among them.
-        pack: how many elements a call takes: neighbours in row-major order; on a GPU, neighbours that a thread holds.
+        pack: the number of elements of a call: neighbours in row-major order; on a GPU, neighbours that a thread holds.
     """
     tensors = [each if isinstance(each, tl.tensor) else interpreter_semantic.to_tensor(each) for each in args]
     if any(lockstep.differs(each.handle.data) for each in tensors):

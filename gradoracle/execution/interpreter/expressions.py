@@ -89,7 +89,7 @@ _DTYPES = {"fp32": "float32", "fp64": "float64", "int32": "int32", "int64": "int
 def _operator(
     compute: Callable[..., Array], same: frozenset[str], comparison: bool = False, reflected: bool = False
 ) -> Callable[[Operator], Operator]:
-    """`compute` in place of Triton's operator, if both operands have one of the dtypes `same`."""
+    """`compute` instead of Triton's operator, if both operands have one of the dtypes `same`."""
     rounds = not comparison
 
     def replacing(stock: Operator) -> Operator:

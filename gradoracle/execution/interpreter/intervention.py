@@ -198,7 +198,7 @@ class Numbers(Intervention):
     """Changes nothing, and lists the numbers other than 0, infinities and NaN.
 
     Attributes:
-        sites: in the order in which they are first used.
+        sites: the places of numbers, in the order of their first use.
     """
 
     def __init__(self) -> None:
@@ -223,7 +223,7 @@ class Replaced(Intervention):
 
     Args:
         sites: all of one value.
-        by: what the number is instead.
+        by: the other number.
     """
 
     def __init__(self, sites: Collection[Site], by: float) -> None:
@@ -244,9 +244,9 @@ class Coarsened(Intervention):
     With a factor that is no power of two numbers are rounded that need few bits, too: where 1 + 1e-20 is 1, it errs.
 
     Args:
-        bits: of the significand.
-        factors: in (1/2, 1], one for each operation in turn. With one factor for all, equal numbers err alike wherever
-            they are computed, and what is only moved is rounded once.
+        bits: the bits of the significand.
+        factors: numbers in (1/2, 1], one for each operation in turn. With one factor for all, equal numbers err alike
+            wherever they are computed, and what is only moved is rounded once.
     """
 
     def __init__(self, bits: int, factors: Iterator[float]) -> None:

@@ -369,7 +369,7 @@ def _fast_tanhf(arg0: Any, _semantic: Any = None) -> Any:
 
 
 def fill_in() -> None:
-    """Put functions in place of the stubs; kernels that import them later have them under any name."""
+    """Replace the stubs by functions; kernels that import them later have them under any name."""
     for name, stub in list(vars(stubs).items()):
         if callable(stub) and getattr(stub, "__module__", "") == stubs.__name__:
             setattr(stubs, name, getattr(library, name, stub))

@@ -10,8 +10,8 @@ address that no process uses, through any arithmetic that a kernel does with it,
 the tensor it was meant for and not against whatever lies there. An access outside that tensor is not made: a load gives
 0.
 
-These are faults (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
-one writes, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
+These are faults (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element if one
+writes it, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
 it loaded, with no barrier between, since its threads may do that in either order; one that stores an element at two
 lines, likewise; a load of memory that was allocated and never written, by a program or, after `watch`, by an operator
 of PyTorch (operators.py).
@@ -111,9 +111,9 @@ class Lanes:
         """The lanes that have loaded elements, after these have.
 
         Args:
-            lanes: of this load.
-            before: what was noted of each element.
-            again: where this program has loaded it before, with no barrier since.
+            lanes: the lanes of this load.
+            before: the note on each element.
+            again: the elements that this program has loaded before, with no barrier since.
         """
         others = again & (before != lanes) & (before >> _EXCHANGES == self._exchanges)
         return np.where(others, self._several(), lanes)

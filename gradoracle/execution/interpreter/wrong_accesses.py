@@ -53,18 +53,18 @@ class WrongAccess:
     """One kind of fault at one line and one tensor.
 
     Attributes:
-        kind: what is wrong.
+        kind: the fault.
         kernel: the name of the launched kernel, or of the operator of PyTorch.
         place: the line of the access.
         tensor: the name of the kernel's argument; for an operator, of the caller's variable, or of the operator's
             argument where no variable holds it.
-        index: of the first element concerned; where it lies outside, in elements from the tensor's first.
+        index: the index of the first element concerned; outside, its distance from the tensor's first, in elements.
         programs: at that element: the one that accesses it and, in a race, the other; None for one of several; empty
             for an operator.
         earlier: the line of the earlier access, for kinds that take two.
         count: the number of elements, of all programs and launches.
-        shape: of the tensor.
-        called: where the function of ``place`` is called from, the innermost line first; empty in the kernel itself.
+        shape: the shape of the tensor.
+        called: the lines that call the function of ``place``, the innermost first; empty in the kernel itself.
     """
 
     kind: Kind

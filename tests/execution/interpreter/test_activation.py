@@ -250,3 +250,31 @@ for _ in range(2):
     assert "(ValueError: nothing like a function)" in lines[0] and lines[0].endswith(
         "use a Triton from 3.6.0 to 3.9.0."
     )
+
+
+METHODS = """
+import torch
+import triton
+import triton.language as tl
+from gradoracle.execution import interpreter
+interpreter.activate()
+
+@triton.jit
+def kernel(x, out, N: tl.constexpr):
+    loaded = tl.load(x + tl.arange(0, N))
+    tl.store(out, loaded.sum() + loaded.max(0) + loaded.sigmoid().sum(axis=0) + tl.sum(loaded, 0))
+
+
+x, out = torch.tensor([0.0, 0.0, 0.0, 4.0]), torch.zeros(1)
+kernel[(1,)](x, out, 4)
+print(float(out - torch.sigmoid(x).sum()))
+"""
+
+
+@interpreted.NEEDED
+def test_a_method_of_a_tensor_takes_the_tensor_where_triton_was_imported_as_a_compiler(tmp_path):
+    """Methods that are Triton's own device functions, such as ``x.sum()``."""
+    (tmp_path / "methods.py").write_text(METHODS)
+    found = python(f"import runpy; runpy.run_path({str(tmp_path / 'methods.py')!r})")
+    assert found.returncode == 0, found.stderr
+    assert abs(float(found.stdout) - 12.0) < 1e-5

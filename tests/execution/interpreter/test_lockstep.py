@@ -132,7 +132,7 @@ def test_programs_part_at_the_bound_of_a_loop(monkeypatch, steps):
 
     def run():
         z = torch.zeros(PROGRAMS)
-        kernels.loops[(PROGRAMS,)](x, z, PROGRAMS)
+        kernels.rests[(PROGRAMS,)](x, z, PROGRAMS)
         return z
 
     together, alone = both(monkeypatch, run)
