@@ -208,13 +208,7 @@ def poisoned() -> Iterator[Memory]:
         if "size" in keywords or not allowed(keywords) or not known(dtype):
             return plain_empty(*size, **keywords)
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-        return strided(
-            shape,
-            _contiguous(shape),
-            dtype,
-            keywords.get("device"),
-            bool(keywords.get("requires_grad")),
-        )
+        return strided(shape, _contiguous(shape), dtype, keywords.get("device"), bool(keywords.get("requires_grad")))
 
     def empty_like(tensor: Tensor, **keywords: Any) -> Tensor:
         like = plain_like(tensor, **keywords)

@@ -135,24 +135,15 @@ def create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
     return TensorHandle(fused_multiply_add(x.data, y.data, z.data), z.dtype)
 
 
-def get_fp16(self: Any, value: float) -> Handle:
-    """A constant; like Triton's own builder it passes through float32, unless widened."""
-    return _constant(value, tl.float16)
+def _constant(dtype: Any) -> Callable[..., Handle]:
+    """A constant; like in Triton's own builder it passes through float32, unless widened."""
 
+    def get(self: Any, value: float) -> Handle:
+        data = np.array([value], np.float64 if is_widened() else np.float32)
+        held = to_bf16(data) if dtype is tl.bfloat16 else data.astype(held_as(dtype), copy=False)
+        return TensorHandle(held, dtype)
 
-def get_fp32(self: Any, value: float) -> Handle:
-    """A constant."""
-    return _constant(value, tl.float32)
-
-
-def get_bf16(self: Any, value: float) -> Handle:
-    """A constant; like Triton's own builder it passes through float32, unless widened."""
-    return _constant(value, tl.bfloat16)
-
-
-def _constant(value: float, dtype: Any) -> Handle:
-    data = np.array([value], np.float64 if is_widened() else np.float32)
-    return TensorHandle(to_bf16(data) if dtype is tl.bfloat16 else data.astype(held_as(dtype), copy=False), dtype)
+    return get
 
 
 def mapped(scalar_function: Callable[..., Any], *args: Any, pack: Any = 1, **_: Any) -> Any:
@@ -229,8 +220,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_fma": create_fma,
     "create_rsqrt": create_rsqrt,
     **{f"create_{name}": _function(name) for name in ("exp", "exp2", "log", "log2", "sin", "cos", "erf")},
-    "get_fp16": get_fp16,
-    "get_fp32": get_fp32,
+    "get_fp16": _constant(tl.float16),
+    "get_fp32": _constant(tl.float32),
     "create_icmpEQ": _comparison(np.equal),
     "create_icmpNE": _comparison(np.not_equal),
     "create_fcmpOEQ": _comparison(np.equal),
@@ -241,4 +232,6 @@ METHODS: dict[str, Callable[..., Any]] = {
         for kind in ("icmpS", "icmpU", "fcmpO")
     },
 }
-NEW_METHODS: dict[str, Callable[..., Any]] = {"get_bf16": get_bf16}  # Triton before 3.9 has no bfloat16 constants
+NEW_METHODS: dict[str, Callable[..., Any]] = {
+    "get_bf16": _constant(tl.bfloat16)
+}  # Triton before 3.9 has no bfloat16 constants

@@ -214,8 +214,8 @@ def _chosen_bytes(x: int, y: int, selector: int) -> int:
 
 
 def _first_set(x: Array) -> Array:
-    lowest = np.vectorize(lambda value: (int(value) & -int(value)).bit_length(), otypes=[np.int32])
-    return np.asarray(lowest(_unsigned(x)))
+    bits = _unsigned(x)
+    return _bit_length(bits & -bits)
 
 
 def _doubles(high: Array, low: Array) -> Array:

@@ -273,41 +273,42 @@ def test_what_may_be_stored_is_read_off_the_source():
     assert written_parameters(eval("lambda x: x")) is None  # no source: all may be
 
 
+def defined(file: Path, source: str) -> dict:
+    """What a source defines, written to a file."""
+    file.write_text(source)
+    linecache.checkcache(str(file))
+    names: dict = {}
+    exec(compile(source, str(file), "exec"), names)
+    return names
+
+
 def test_a_file_is_parsed_once_for_all_functions_that_its_kernels_call(monkeypatch, tmp_path):
     file = tmp_path / "several.py"
-    file.write_text(
-        "class tl:\n    store = print\n"
+    tl = "class tl:\n    store = print\n"
+    several = (
         "def put(X, Y):\n    tl.store(Y, X)\n"
         "def twice(X, Y):\n    put(X, Y)\n    put(X, Y)\n"
         "def other(X, Y):\n    twice(Y, X)\n"
     )
-    names: dict = {}
-    exec(compile(file.read_text(), str(file), "exec"), names)
+    names = defined(file, tl + several)
     parsed, parse = [], ast.parse
     monkeypatch.setattr(ast, "parse", lambda source: parsed.append(source) or parse(source))
     assert written_parameters(names["twice"]) == {"Y"} and written_parameters(names["other"]) == {"X"}
     assert parsed == [file.read_text()]
-    file.write_text("def put(X, Y):\n    tl.store(X, Y)\n")  # another source is another file
-    linecache.checkcache(str(file))
-    exec(compile(file.read_text(), str(file), "exec"), names)
+    names = defined(file, f"{tl}def put(X, Y):\n    tl.store(X, Y)\n")  # another source is another file
     assert written_parameters(names["put"]) == {"X"} and len(parsed) == 2
 
 
 def test_a_function_that_many_call_is_read_once(tmp_path):
     """Each calls the one before twice: as many times as there are functions, and not 2^40 times."""
-    file = tmp_path / "chain.py"
     calls = "".join(f"def f{i}(X, Y):\n    f{i - 1}(X, Y)\n    f{i - 1}(X, Y)\n" for i in range(1, 40))
-    file.write_text("class tl:\n    store = print\ndef f0(X, Y):\n    tl.store(Y, X)\n" + calls)
-    names: dict = {}
-    exec(compile(file.read_text(), str(file), "exec"), names)
+    first = "class tl:\n    store = print\ndef f0(X, Y):\n    tl.store(Y, X)\n"
+    names = defined(tmp_path / "chain.py", first + calls)
     assert written_parameters(names["f39"]) == {"Y"}
 
 
 def test_of_a_function_that_calls_itself_every_parameter_may_be_stored(tmp_path):
-    file = tmp_path / "itself.py"
-    file.write_text("def one(X, Y):\n    other(X, 1)\ndef other(X, Y):\n    one(X, Y)\n")
-    names: dict = {}
-    exec(compile(file.read_text(), str(file), "exec"), names)
+    names = defined(tmp_path / "itself.py", "def one(X, Y):\n    other(X, 1)\ndef other(X, Y):\n    one(X, Y)\n")
     for name in ("one", "other", "one"):
         assert "X" in written_parameters(names[name])
 
