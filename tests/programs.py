@@ -6,13 +6,24 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gradoracle.execution import fork_server
 
 _COMMAND = "import sys; from gradoracle.__main__ import main; sys.argv[0] = 'gradoracle'; main()"
 LIMIT = 600.0  # seconds
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+    """Whether a condition comes true within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def python(

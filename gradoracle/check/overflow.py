@@ -17,7 +17,7 @@ from torch import Tensor
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened_runs import WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.narrowing import Narrowed
+from gradoracle.execution.interpreter.intervention import Narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.narrowing import Narrowed, Noted
+from gradoracle.execution.interpreter.intervention import Narrowed, Noted
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome

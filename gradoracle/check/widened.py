@@ -22,7 +22,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_property import judge_property
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.builder_results import intervening
-from gradoracle.execution.interpreter.coarsening import Coarsened
+from gradoracle.execution.interpreter.intervention import Coarsened
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.execution.widened import Wide, narrowed, renamed, widen
 from gradoracle.model.contract import PRESETS, default_contract

@@ -15,9 +15,9 @@ from gradoracle.check.rehearsal import rehearse
 from gradoracle.check.setup import Setup, functions_of, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution.call_errors import Crashed, Unavailable
-from gradoracle.execution.called_functions import CalledFunctions
 from gradoracle.execution.compiling import Compiling, compilations_of, compile_ahead
 from gradoracle.execution.device import prepare
+from gradoracle.execution.interpreter.launch_hooks import CalledFunctions
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase
 from gradoracle.model.errors import UsageError

@@ -16,7 +16,7 @@ from gradoracle.check.formula import graph_of
 from gradoracle.check.widened import widened
 from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.numbers import Numbers, Replaced, Site
+from gradoracle.execution.interpreter.intervention import Numbers, Replaced, Site
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.derivative import Derivative

@@ -92,9 +92,9 @@ def needing(mode: str, call: str, kinds: tuple[type[Exception], ...] = (RuntimeE
     """Turn an error raised inside into NoDerivative: the kernel does not support this mode of autograd.
 
     Args:
-        mode: in words.
+        mode: the mode, in words.
         call: the call that runs.
-        kinds: of errors that say so.
+        kinds: the errors that say so.
     """
     try:
         yield

@@ -39,7 +39,8 @@ _DRIVER_PROPERTIES = {
     "sm_clock_rate": 1980000, "mem_clock_rate": 2619000, "mem_bus_width": 5120,
 }  # fmt: skip
 
-
+device_of = vars(torch._C.TensorBase)["device"].__get__
+"""The device of a tensor, also while another one is claimed."""
 _ABSENT: Any = object()
 _suspended = False
 
@@ -57,10 +58,10 @@ def _unclaimed() -> Iterator[None]:
 
 def _said(name: str, claimed: Any) -> property:
     """A property of tensors of the CPU that has the claimed value."""
-    own, device = vars(torch._C.TensorBase)[name], vars(torch._C.TensorBase)["device"]
+    own = vars(torch._C.TensorBase)[name]
 
     def get(self: Tensor) -> Any:
-        return claimed if not _suspended and device.__get__(self).type == "cpu" else own.__get__(self)
+        return claimed if not _suspended and device_of(self).type == "cpu" else own.__get__(self)
 
     return property(get)
 

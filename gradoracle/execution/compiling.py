@@ -29,8 +29,8 @@ class Compiling:
     """Watches compilations after ``watch``.
 
     Attributes:
-        seconds: the time they took.
-        longest: that of the longest one since somebody set it to 0.
+        seconds: the time of all.
+        longest: the time of the longest since this was set to 0.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def _reporting(whole: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _claim(function: Any, arguments: tuple[Any, ...]) -> str:
-    """What one compilation is told apart by: the kernel's source, and all that it is specialised to."""
+    """The name of one compilation: the kernel's source, and all that it is specialised to."""
     source = getattr(function, "cache_key", None) or getattr(function, "__name__", "")
     return f"{source} {arguments[:1]}"
 

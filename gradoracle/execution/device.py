@@ -18,7 +18,7 @@ def choose(asked: str, elsewhere: bool = False) -> str:
 
     Args:
         asked: the requested device.
-        elsewhere: whether kernels run on other machines, so that cuda needs no CUDA device here.
+        elsewhere: True if kernels run on other machines; cuda then needs no CUDA device here.
 
     Raises:
         UsageError: an unknown name, or cuda where PyTorch sees no CUDA device.

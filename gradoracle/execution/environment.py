@@ -29,10 +29,10 @@ class Facility:
     """A package or device that gradoracle needs or can use.
 
     Attributes:
-        name: of the package or device.
+        name: the package or device.
         found: its version or description; empty if it is missing.
-        purpose: what it is for.
-        remedy: how to install or repair it.
+        purpose: its use.
+        remedy: the way to install or repair it.
         required: whether gradoracle cannot work without it.
     """
 

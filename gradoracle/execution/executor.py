@@ -24,7 +24,7 @@ class Lost(Exception):
 
 
 LATER: Any = object()
-"""Among jobs: there is none now; ask again once a job that runs has ended, of which there must be one."""
+"""Among jobs: no job now; ask again once a running job has ended. A job must be running."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Crash:
 
     Attributes:
         phase: the kernel call that was announced; None outside of any.
-        how: in words, such as "killed by signal 11 (segmentation fault)".
+        how: the end in words, such as "killed by signal 11 (segmentation fault)".
         kind: "time limit", "signal", "memory", "exit", "poisoned", "exception", or "stopped" when the run was over.
         output: the end of what the child printed, with a Python stack if it died of a signal.
-        seconds: that the phase had taken, where it was stopped.
+        seconds: the time of the phase, if it was stopped.
     """
 
     phase: str | None
@@ -51,12 +51,12 @@ class Result:
     """What became of one job.
 
     Attributes:
-        job: as it was given.
-        value: what it returned, or the part of it that was known before a crash.
-        crash: how the kernel ended it.
+        job: the job.
+        value: its return value, or the part that was known before a crash.
+        crash: the end by the kernel.
         error: the traceback of an error of gradoracle's own.
-        sentence: what that error says.
-        seconds: that it took.
+        sentence: the error in one line.
+        seconds: its time.
     """
 
     job: Any

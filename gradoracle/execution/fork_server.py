@@ -148,7 +148,7 @@ class Server:
     """A server as seen by a process that requests children.
 
     Args:
-        address: of its socket.
+        address: the address of its socket.
         lifeline: write end of a pipe; the server ends when it closes. None: the server is another process's.
     """
 
@@ -243,7 +243,7 @@ def run(
         stdin, stdout, stderr: as of ``subprocess.Popen``, with ``PIPE`` for stdin only.
         descriptors: further descriptors that it inherits.
         is_leader: whether it leads a session of its own.
-        name: in the list of processes, for a child of a server; at most 15 characters.
+        name: the name in the list of processes, of a child of a server; at most 15 characters.
     """
     path = [entry for entry in (sys.path if path is None else path) if isinstance(entry, str)]
     env = dict(os.environ if env is None else env)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Change
 from gradoracle.execution.call_errors import Crashed
+from gradoracle.execution.claimed_cuda import device_of
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import WrongAccess
 
@@ -29,13 +30,11 @@ _POISON = {
 _INTEGER_POISON = -0x5EED
 BAND = 64  # elements on either side
 MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a checksum is kept
-_other_sign = 0  # of what new memory holds in place of poison; 0: poison
+_other_sign = 0  # of the numbers that new memory holds instead of poison; 0: poison
 _SPARSE = 8  # a storage this many times larger than its tensor's elements and than all copies: only elements are kept
 _CHUNK = 1 << 24  # bytes that are summed at once
 
 Spot = tuple[str, str, int, str]
-device_of = vars(torch._C.TensorBase)["device"].__get__
-"""The device of a tensor, also while another one is claimed (claimed_cuda.py)."""
 
 
 class Memory:
@@ -224,8 +223,7 @@ def poisoned() -> Iterator[Memory]:
         return strided(tuple(size), tuple(stride), dtype, keywords.get("device"), bool(keywords.get("requires_grad")))
 
     def new_empty(tensor: Tensor, *size: Any, **keywords: Any) -> Tensor:
-        shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-        return empty(shape, **{"dtype": tensor.dtype, "device": device_of(tensor), **keywords})
+        return empty(*size, **{"dtype": tensor.dtype, "device": device_of(tensor), **keywords})
 
     patches: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
         (torch, "empty", empty, plain_empty),
@@ -272,7 +270,7 @@ def fenced(known: set[Spot] | None) -> Iterator[None]:
     """If Triton is interpreted, perform no access outside of the storages that programs were given.
 
     Args:
-        known: where such accesses have been reported, to be added to; None where they are not judged.
+        known: the spots of reported accesses, to be added to; None: accesses are not judged.
 
     Raises:
         Crashed: a program made one elsewhere; the message says where.
@@ -280,7 +278,7 @@ def fenced(known: set[Spot] | None) -> Iterator[None]:
     if not is_active():
         yield
         return
-    from gradoracle.execution.interpreter.fence import fencing
+    from gradoracle.execution.interpreter.record import fencing
 
     with fencing() as fence:
         yield

@@ -18,8 +18,8 @@ class InProcess:
 
     Args:
         entry: ``"package.module:function"``; called with the setup before the first job.
-        setup: of the jobs.
-        work: what the entry returns, where it has been called already.
+        setup: the setup of the jobs.
+        work: the result of the entry, if it has been called already.
     """
 
     in_order = True

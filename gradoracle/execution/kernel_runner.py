@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.addresses import place_of
+from gradoracle.execution.autograd import accumulated, dense, or_zeros, pulled_back, pushed_forward
 from gradoracle.execution.call_errors import (
     REFUSALS,
     Crashed,
@@ -30,10 +30,8 @@ from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
 from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.interpreter.values import CannotInterpret, CannotWiden
-from gradoracle.execution.pullback import accumulated, pulled_back
-from gradoracle.execution.pushforward import dense, pushed_forward
 from gradoracle.execution.returned import detached, floats_of, integers_of, owned, require_count, require_fit, wrong
-from gradoracle.execution.widened import narrowed, widening
+from gradoracle.execution.widened import narrowed, place_of, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
 from gradoracle.model.family import Family
@@ -82,7 +80,7 @@ class KernelRunner:
         return made
 
     def by_autograd(self) -> KernelRunner:
-        """The same kernel, whose derivatives are those of autograd; beside an explicit VJP there may be none."""
+        """The same kernel, whose derivatives are those of autograd; a kernel with an explicit VJP may have none."""
         made = copy.copy(self)
         made.is_optional = self.kernel.vjp is not None
         made.kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
@@ -239,8 +237,7 @@ class KernelRunner:
         if upstream is None and gradients is not None:
             return gradients
         # an input that these outputs do not depend on, or outputs marked non-differentiable, have none: that is 0
-        own = gradients or [None] * len(targets)
-        return [torch.zeros_like(t) if g is None else g for g, t in zip(own, targets, strict=True)]
+        return or_zeros(gradients or [None] * len(targets), targets)
 
     def _forward_mode(self, sample: Sample, primals: Sequence[str], blocks: str) -> tuple[Tensor, ...]:
         values = tuple(dense(sample.inputs[n]) for n in primals)
@@ -280,9 +277,9 @@ class KernelRunner:
         """Guard a call: poison what it allocates, undo what it writes to the sample, sort what it raises.
 
         Args:
-            name: of the call.
-            sample: its tensors.
-            records: whether its accesses are recorded, which is done on the case itself alone; None: derivatives' are.
+            name: the call.
+            sample: the tensors of the call.
+            records: recording of its accesses; None: the derivatives of the case itself are recorded, and nothing else.
         """
         if self.wide:
             with self._running_wide(name, sample):

@@ -41,7 +41,7 @@ class Poisoned(Exception):
     """Raised by work whose process is no longer usable (a sticky CUDA error): its value is kept, the process replaced.
 
     Args:
-        how: what happened, in words.
+        how: the event in words.
         value: the part of the job's value that was known before.
     """
 
@@ -176,8 +176,8 @@ def attempt(work: Work, job: Any, announce: Phase) -> tuple[Result, bool]:
     """Do one job: its result without job and seconds, and whether the process is fit for another.
 
     Args:
-        work: does it.
-        job: what is to be done.
+        work: the function that does it.
+        job: the job.
         announce: called with each phase as it begins.
     """
     inside: str | None = None

@@ -80,7 +80,7 @@ def require_fit(key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.d
 
 
 def detached(names: str) -> str:
-    """What is said of outputs that do not require grad."""
+    """The sentence about outputs that do not require grad."""
     return f"the output {names} has no gradient: it does not require grad"
 
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
+from gradoracle.execution.autograd import accumulated, dense, or_zeros, pulled_back
 from gradoracle.execution.call_errors import NoDerivative, needing
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
-from gradoracle.execution.pullback import accumulated, pulled_back
-from gradoracle.execution.pushforward import dense
 from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names
@@ -36,7 +35,7 @@ def reverse_over_forward(subject: KernelRunner, sample: Sample, blocks: str) -> 
             found = pulled_back(moved, list(sample.cotangents.values()), [*values, *tangents])
         if found is None:
             raise NoDerivative(f"no {order}: the tangents of the outputs do not require grad")
-    own = _or_zeros(found, [*values, *tangents])
+    own = or_zeros(found, [*values, *tangents])
     hvp, vjp = names(subject.family, Derivative.HVP, sample), names(subject.family, Derivative.VJP, sample)
     return _detached(hvp, own[: len(primals)]), dict(zip(vjp, own[len(primals) :], strict=True))
 
@@ -76,7 +75,7 @@ def of_some_inputs(subject: KernelRunner, sample: Sample, blocks: str, expected:
             firsts = _gradients(outputs, list(sample.cotangents.values()), own)
             found = accumulated(firsts, along, own)
     by_name = dict(zip(primals, names(subject.family, Derivative.HVP, sample), strict=True))
-    return _detached([by_name[name] for name in expected], _or_zeros(found or [None] * len(own), own))
+    return _detached([by_name[name] for name in expected], or_zeros(found or [None] * len(own), own))
 
 
 def in_the_cotangents(subject: KernelRunner, sample: Sample, blocks: str) -> Tensors:
@@ -99,20 +98,15 @@ def in_the_cotangents(subject: KernelRunner, sample: Sample, blocks: str) -> Ten
     if all(product is None for product in found):
         raise NoDerivative(f"no {order}: the gradients do not depend on them in the autograd graph")
     # of several cotangents that a double backward knows, some may have no path: that is 0
-    own = _or_zeros(found[: len(cotangents)], cotangents)
+    own = or_zeros(found[: len(cotangents)], cotangents)
     return _detached(names(subject.family, Derivative.JVP, sample), own)
 
 
-def _gradients(outputs: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: list[Tensor]) -> tuple[Any, ...]:
+def _gradients(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: list[Tensor]
+) -> Sequence[Tensor | None]:
     """J^T g of the leaves, to be differentiated again; None for a leaf that no output depends on."""
-    given = [(o, g) for o, g in zip(outputs, cotangents, strict=True) if o.requires_grad]
-    return torch.autograd.grad(
-        [o for o, _ in given], leaves, [g for _, g in given], create_graph=True, allow_unused=True
-    )
-
-
-def _or_zeros(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(found, like, strict=True)]
+    return pulled_back(outputs, cotangents, leaves, create_graph=True) or [None] * len(leaves)
 
 
 def _detached(keys: Sequence[str], products: Iterable[Tensor]) -> Tensors:

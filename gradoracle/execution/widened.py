@@ -3,13 +3,21 @@
 A ``Wide`` tensor names one dtype and carries another: guards, dispatch on dtypes and control flow see the dtype as
 written, and every operation of PyTorch computes on the float64 values within. Triton's interpreter does the same with
 its blocks (``interpreter.values.widened``).
+
+Code that PyTorch does not dispatch takes an address (ctypes, an extension) and reads memory as the dtype that it
+expects. What a program does with an address is read off the line that asks. An address that is only compared, or only
+taken modulo a number, reaches no such code.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -18,7 +26,7 @@ from torch._library import custom_ops
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gradoracle.execution.addresses import is_compared, knows_of_widening
+from gradoracle.execution.claimed_cuda import device_of
 from gradoracle.execution.interpreter import intervention
 from gradoracle.execution.interpreter.values import CannotWiden
 from gradoracle.execution.interpreter.values import widened as widened_blocks
@@ -36,8 +44,9 @@ _BY_VALUE = frozenset((bool, str, torch.dtype, torch.device, torch.layout, torch
 _OTHER = object()  # an argument on which the dtypes of results may depend in a way that is not known
 _MOST_NAMES = 4096
 _names: dict[Any, Sequence[torch.dtype | None]] = {}  # of the results of operations, by what they depend on
-
-_device_of = vars(torch._C.TensorBase)["device"].__get__  # also while another one is claimed (claimed_cuda.py)
+_OURS, _SUBJECTS = "gradoracle.", ("gradoracle.kernels.", "gradoracle.properties.")
+_LIBRARIES = ("torch.", "triton.")
+_ASKS = "data_ptr"
 
 
 class Wide(Tensor):
@@ -45,7 +54,7 @@ class Wide(Tensor):
 
     Args:
         carried: the values, float64.
-        dtype: that it names.
+        dtype: the dtype that it names.
     """
 
     carried: Tensor
@@ -59,7 +68,7 @@ class Wide(Tensor):
             strides=carried.stride(),
             storage_offset=carried.storage_offset(),
             dtype=dtype,
-            device=_device_of(carried),
+            device=device_of(carried),
         )
         made.carried = carried
         return made
@@ -176,7 +185,7 @@ def _number(value: Any) -> Any:
 
 
 def _offered(func: Any, args: Any, kwargs: Any, value: Any, dtype: torch.dtype | None) -> Any:
-    """A result in float64, or what the current intervention makes of it; what is allocated is told to it."""
+    """A result in float64, or what the current intervention makes of it; it learns what is allocated."""
     does, name = intervention.current, _TRITON_NAMES.get(dtype)
     if does is None or name is None or not isinstance(value, Tensor) or value.dtype is not torch.float64:
         return value
@@ -325,3 +334,62 @@ def _without_capsules() -> Iterator[None]:
     finally:
         for names, name in held:
             names[name] = stock
+
+
+def knows_of_widening(frame: FrameType) -> bool:
+    """Whether the code of a frame is PyTorch's, Triton's or gradoracle's, and no kernel's."""
+    name = f"{frame.f_globals.get('__name__', '')}."
+    return name.startswith(_LIBRARIES) or (name.startswith(_OURS) and not name.startswith(_SUBJECTS))
+
+
+def is_compared(frame: FrameType) -> bool:
+    """Whether the statement at which a frame is only compares the addresses that it asks for, or takes remainders."""
+    return _only_compares(frame.f_code.co_filename, frame.f_lineno)
+
+
+@functools.lru_cache(maxsize=256)
+def _only_compares(file: str, line: int) -> bool:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return False
+    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _spans(node, line)]
+    if not around:
+        return False
+    statement = max(around, key=lambda node: node.lineno)
+    parents = {id(child): node for node in ast.walk(statement) for child in ast.iter_child_nodes(node)}
+    asking = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and _asks(node)]
+    return bool(asking) and all(_compares(parents.get(id(node)), node) for node in asking)
+
+
+def _spans(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _asks(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Attribute) and node.func.attr == _ASKS
+
+
+def _compares(parent: ast.AST | None, node: ast.Call) -> bool:
+    if isinstance(parent, ast.BinOp):
+        return isinstance(parent.op, ast.Mod) and parent.left is node
+    return isinstance(parent, (ast.Compare, ast.BoolOp, ast.If, ast.Assert)) or (
+        isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
+    )
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """The innermost line of a traceback outside of PyTorch, Triton and gradoracle, as ``file.py:7``; "" for none."""
+    found = ""
+    while trace is not None:
+        frame = trace.tb_frame
+        if not knows_of_widening(frame) and _is_of_a_file(frame):
+            found = f"{frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _is_of_a_file(frame: FrameType) -> bool:
+    """Whether a frame's code is in a file outside of the standard library."""
+    file, own = frame.f_code.co_filename, frame.f_globals.get("__name__", "").partition(".")[0]
+    return not file.startswith("<") and own not in sys.stdlib_module_names and own not in ("numpy", "functorch")

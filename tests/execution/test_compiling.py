@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import until
 from triton.runtime.jit import JITFunction
 
 from gradoracle.execution import compiling
@@ -78,14 +79,6 @@ def claiming(name: str, log: Path, cache: Path, seconds: float) -> subprocess.Po
     return subprocess.Popen([sys.executable, "-c", CLAIMING, name, str(log), str(seconds)], env=environment)
 
 
-def until(log: Path, line: str) -> None:
-    for _ in range(600):
-        if log.exists() and line in log.read_text().splitlines():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{line!r} did not come")
-
-
 def test_of_processes_that_want_a_compilation_one_makes_it_at_a_time(tmp_path: Path) -> None:
     log = tmp_path / "log"
     children = [claiming("key_kernel", log, tmp_path / "cache", 0.3) for _ in range(3)]
@@ -96,7 +89,7 @@ def test_of_processes_that_want_a_compilation_one_makes_it_at_a_time(tmp_path: P
 def test_other_compilations_do_not_wait_and_a_dead_process_gives_its_own_up(tmp_path: Path) -> None:
     log = tmp_path / "log"
     first = claiming("key_kernel", log, tmp_path / "cache", 600.0)
-    until(log, "begins key_kernel")
+    assert until(lambda: log.exists() and "begins key_kernel" in log.read_text(), 30.0)
     assert claiming("query_kernel", log, tmp_path / "cache", 0.0).wait() == 0
     waits = claiming("key_kernel", log, tmp_path / "cache", 0.0)
     time.sleep(0.5)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import programs
@@ -15,16 +14,6 @@ import pytest
 from gradoracle.execution import fork_server
 
 IMPORTED = "import sys; print('torch' in sys.modules, 'gradoracle' in sys.modules)"
-
-
-def until(condition, seconds: float = 20.0) -> bool:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def test_a_child_has_the_packages_and_nothing_of_gradoracle() -> None:
@@ -140,7 +129,7 @@ def test_a_server_ends_with_the_process_that_started_it(how: str) -> None:
     own = {name: value for name, value in os.environ.items() if name != fork_server.VARIABLE}
     done = subprocess.run([sys.executable, "-c", ENDED, how], env=own, stdout=subprocess.PIPE, text=True)
     assert done.returncode == (0 if how == "exit" else -9)
-    assert until(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
+    assert programs.until(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
 
 
 LOST = """

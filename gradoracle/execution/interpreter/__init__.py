@@ -7,7 +7,7 @@
 `is_active()` says whether that was done; `explain_unavailable()` gives the reason, in one sentence, if it cannot be.
 
 Triton has an interpreter (TRITON_INTERPRET=1) that is wrong in bfloat16, ignores TF32 and is slow; `activate` corrects
-it in place.  What is computed, on the versions of Triton that `availability` names, with the conversions and
+it in place.  What is computed, on the versions of Triton that `activation` names, with the conversions and
 instructions of sm_90:
 
 - casts among float64, float32, float16, bfloat16, integers and bool: one rounding, to nearest even (toward zero
@@ -53,7 +53,6 @@ record of accesses (record.py):
 
 from __future__ import annotations
 
-from gradoracle.execution.interpreter.activation import activate, is_active
-from gradoracle.execution.interpreter.availability import explain_unavailable
+from gradoracle.execution.interpreter.activation import activate, explain_unavailable, is_active
 
 __all__ = ["activate", "explain_unavailable", "is_active"]

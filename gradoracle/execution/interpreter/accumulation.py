@@ -40,7 +40,7 @@ class TensorCore:
         least: the smallest exponent of a left and a right operand; subnormal operands have it too.
         fraction: terms are cut to multiples of 2^-fraction times the largest power of two among the terms of a block.
         kept: bits of a sum's fraction that are kept.
-        is_nearest: whether a sum is rounded to nearest, ties to even; it is cut otherwise.
+        is_nearest: True if a sum is rounded to nearest, ties to even; it is cut otherwise.
         lowest: the exponent of the smallest normal sum.
         overflow: sums of this size and larger are infinite.
     """

@@ -1,4 +1,7 @@
-"""Activation: replaces Triton's methods by the corrected ones, or says why that is not possible."""
+"""Activation: replaces Triton's methods by the corrected ones, or says why that is not possible.
+
+Whether this Triton and this numpy can interpret kernels together is known before either is imported.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,10 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
-from gradoracle.execution.interpreter.availability import (
-    NEWEST_TRITON,
-    OLDEST_TRITON,
-    TESTED_NUMPY,
-    TESTED_TRITON,
-    explain_unavailable,
-    installed,
-    remember,
-)
+from gradoracle.project.provenance import version
 
+OLDEST_TRITON, NEWEST_TRITON = "3.6.0", "3.9.0"  # a newer one is refused only if it lacks a part
+TESTED_TRITON, TESTED_NUMPY = "3.7.1", "2.4.6"  # the pair that the tests run with
 _VARIABLE = "TRITON_INTERPRET"
 _USE = f"use a Triton from {OLDEST_TRITON} to {NEWEST_TRITON}"
 _EXCHANGES = ("cat", "dot", "dot_scaled", "gather", "histogram", "join", "reshape", "split", "trans")
@@ -28,6 +25,31 @@ _EXCHANGES = ("cat", "dot", "dot_scaled", "gather", "histogram", "join", "reshap
 
 _active = False
 _hidden = False
+_failure: str | None = None  # why activation failed
+
+
+def explain_unavailable() -> str | None:
+    """Why Triton kernels cannot be interpreted here and what to install, in one sentence; None if they can.
+
+    It imports neither Triton nor numpy, but reads their versions, and remembers why `activate` failed in this process.
+    """
+    if _failure is not None:
+        return _failure
+    for name in ("triton", "numpy"):
+        found = version(name)
+        if not found:
+            return f"{name} is not installed and interpreting Triton kernels needs it: install {name}."
+        if name == "triton" and _number(found) < _number(OLDEST_TRITON):
+            return (
+                f"Triton {found} was found and interpreting kernels needs {OLDEST_TRITON} or later: "
+                f"install triton>={TESTED_TRITON}."
+            )
+    return None
+
+
+def _number(found: str) -> tuple[int, int]:
+    major, minor = found.split(".")[:2]
+    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)
 
 
 def activate() -> None:
@@ -39,7 +61,7 @@ def activate() -> None:
     Raises RuntimeError, in one sentence, if Triton and numpy cannot interpret together or this Triton lacks a method
     that is corrected; every later call raises the same.
     """
-    global _active
+    global _active, _failure
     if _active:
         os.environ[_VARIABLE] = "1"
         return
@@ -58,11 +80,11 @@ def activate() -> None:
         else:
             os.environ[_VARIABLE] = before
         if isinstance(error, RuntimeError):
-            remember(str(error))
+            _failure = str(error)
             raise
-        why = f"the interpreter cannot correct Triton {installed('triton')} ({type(error).__name__}: {error}): {_USE}."
-        remember(why)
-        raise RuntimeError(why) from error
+        own = f"{type(error).__name__}: {error}"
+        _failure = f"the interpreter cannot correct Triton {version('triton')} ({own}): {_USE}."
+        raise RuntimeError(_failure) from error
     _active = True
 
 
@@ -78,7 +100,7 @@ def _probe() -> None:
         launch.run_grid(exercise.rewrite(), (1,), {"count": constant(2, tl.int32), "SIZE": 16})
     except InterpreterError as error:
         raise RuntimeError(
-            f"Triton {installed('triton')} cannot interpret kernels with numpy {installed('numpy')} ({error}): "
+            f"Triton {version('triton')} cannot interpret kernels with numpy {version('numpy')} ({error}): "
             f"install triton=={TESTED_TRITON} and numpy=={TESTED_NUMPY}, which are tested together."
         ) from error
 
@@ -125,13 +147,11 @@ def _install() -> None:
     try:
         from triton.runtime import interpreter
 
-        from gradoracle.execution.interpreter import leftovers
+        from gradoracle.execution.interpreter import language
 
-        leftovers.undo()  # before what follows keeps names of triton.language
+        language.undo()  # before what follows keeps names of triton.language
         from gradoracle.execution.interpreter import (
-            aliases,
             autotuner,
-            block_pointers,
             blocks,
             casts,
             dot,
@@ -147,7 +167,7 @@ def _install() -> None:
         )
     except (AttributeError, ImportError) as error:  # the corrections import what they build on
         raise RuntimeError(
-            f"Triton {installed('triton')} lacks a part that the interpreter corrects ({error}): {_USE}."
+            f"Triton {version('triton')} lacks a part that the interpreter corrects ({error}): {_USE}."
         ) from error
 
     replaced: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
@@ -158,7 +178,7 @@ def _install() -> None:
         (interpreter.InterpreterBuilder, memory.METHODS),
         (interpreter.InterpreterBuilder, libdevice.METHODS),
         (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
-        (interpreter.TensorDescHandle, block_pointers.OF_DESCRIPTORS),
+        (interpreter.TensorDescHandle, memory.OF_DESCRIPTORS),
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
         (interpreter.GridExecutor, {"__call__": launch.launch}),
@@ -167,7 +187,7 @@ def _install() -> None:
         (interpreter, {"_patch_lang": launch.keep_patched}),
     ]
     if hasattr(interpreter, "BlockPointerHandle"):  # Triton 3.9 has none any more
-        replaced.append((interpreter.BlockPointerHandle, block_pointers.OF_BLOCK_POINTERS))
+        replaced.append((interpreter.BlockPointerHandle, memory.OF_BLOCK_POINTERS))
     for holder, methods in replaced:
         for name, replacement in methods.items():
             _require(holder, name, replacement)
@@ -190,7 +210,7 @@ def _install() -> None:
     autotuner.take_the_first()
     _let_triton_see_it()
     libdevice.fill_in()
-    aliases.reach()
+    language.reach()
     semantic = interpreter.interpreter_semantic
     alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
     semantic.binary_op_type_checking_impl = MethodType(alike, semantic)
@@ -209,11 +229,11 @@ def _require(holder: Any, name: str, replacement: Callable[..., Any]) -> None:
     where = f"{getattr(holder, '__qualname__', holder.__name__)}.{name}"
     stock = getattr(holder, name, None)
     if stock is None:
-        raise RuntimeError(f"Triton {installed('triton')} has no {where}, which the interpreter corrects: {_USE}.")
+        raise RuntimeError(f"Triton {version('triton')} has no {where}, which the interpreter corrects: {_USE}.")
     expected, given = _positional(replacement), _positional(stock)
     if len(expected) > len(given) or (holder.__name__ == "InterpreterBuilder" and expected != given[: len(expected)]):
         raise RuntimeError(
-            f"Triton {installed('triton')} calls {where} with ({', '.join(given)}) and the interpreter corrects one "
+            f"Triton {version('triton')} calls {where} with ({', '.join(given)}) and the interpreter corrects one "
             f"with ({', '.join(expected)}): {_USE}."
         )
 

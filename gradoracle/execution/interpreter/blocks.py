@@ -15,7 +15,6 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 from gradoracle.execution.interpreter import intervention, lockstep
-from gradoracle.execution.interpreter.rounding import nearest
 from gradoracle.execution.interpreter.values import Array, held_as, in_memory, is_widened
 
 Handle = Any
@@ -185,7 +184,7 @@ class Scalar(float):
         if intervention.current is None:
             return constant(value, tl.float32).to(dtype, *args, **kwargs)
         made = constant(intervention.current.number(value), tl.float32)
-        made.handle.data = intervention.current.value(made.handle.data, lambda: nearest(made.handle.data, "fp32"))
+        made.handle.data = intervention.offered(made.handle.data, "fp32")
         return made.to(dtype, *args, **kwargs)
 
 

@@ -59,7 +59,7 @@ def _replaced(does: Intervention) -> Iterator[None]:
 
     try:
         for name in ROUNDING:
-            replace(name, lambda method: _offering(method, does))
+            replace(name, _offering)
         replace("create_fp_to_fp", lambda method: _cast(method, does))
         for name in CONSTANTS:
             replace(name, lambda method: _constant(method, does))
@@ -70,11 +70,10 @@ def _replaced(does: Intervention) -> Iterator[None]:
             setattr(InterpreterBuilder, name, method)
 
 
-def _offering(method: Method, does: Intervention) -> Method:
+def _offering(method: Method) -> Method:
     def create(self: Any, *args: Any, **kwargs: Any) -> Handle:
         made = method(self, *args, **kwargs)
-        name = made.dtype.scalar.name
-        return TensorHandle(does.value(made.data, lambda: nearest(made.data, name)), made.dtype)
+        return TensorHandle(intervention.offered(made.data, made.dtype.scalar.name), made.dtype)
 
     return create
 
@@ -95,12 +94,8 @@ def _cast(method: Method, does: Intervention) -> Method:
 
 
 def _constant(method: Method, does: Intervention) -> Method:
-    def get(self: Any, value: float) -> Handle:
-        made = method(self, does.number(value))
-        name = made.dtype.scalar.name
-        return TensorHandle(does.value(made.data, lambda: nearest(made.data, name)), made.dtype)
-
-    return get
+    offering = _offering(method)
+    return lambda self, value: offering(self, does.number(value))
 
 
 def _dot(method: Method, does: Intervention) -> Method:

@@ -1,4 +1,4 @@
-"""Arithmetic, comparison and selection, element by element, as a GPU rounds them.
+"""Arithmetic, comparison, selection and functions of a kernel's own, element by element, as a GPU rounds them.
 
 Triton's interpreter computes bfloat16 on its raw 16-bit integers, lacks bfloat16 constants before 3.9, rounds a
 fused multiply-add twice before 3.9, propagates NaN through minimum and maximum before 3.8 where PTX `min`, `max`
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from triton._C.libtriton import ir
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_semantic
 
-from gradoracle.execution.interpreter import functions
+from gradoracle.execution.interpreter import functions, lockstep
 from gradoracle.execution.interpreter.rounding import add_to_odd, fused_multiply_add, to_bf16
 from gradoracle.execution.interpreter.values import BF16, EIGHT_BITS, Array, CannotInterpret, held_as, is_widened
 
@@ -135,24 +135,65 @@ def create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
     return TensorHandle(fused_multiply_add(x.data, y.data, z.data), z.dtype)
 
 
-def get_fp16(self: Any, value: float) -> Handle:
-    """A constant; like Triton's own builder it passes through float32, unless widened."""
-    return _constant(value, tl.float16)
+def _constant(dtype: Any) -> Callable[..., Handle]:
+    """A constant; like in Triton's own builder it passes through float32, unless widened."""
+
+    def get(self: Any, value: float) -> Handle:
+        data = np.array([value], np.float64 if is_widened() else np.float32)
+        held = to_bf16(data) if dtype is tl.bfloat16 else data.astype(held_as(dtype), copy=False)
+        return TensorHandle(held, dtype)
+
+    return get
 
 
-def get_fp32(self: Any, value: float) -> Handle:
-    """A constant."""
-    return _constant(value, tl.float32)
+def mapped(scalar_function: Callable[..., Any], *args: Any, pack: Any = 1, **_: Any) -> Any:
+    """Replaces `tl.map_elementwise`: one tensor, or a tuple of them, of the broadcast shape of the arguments.
+
+    Args:
+        scalar_function: takes `pack` scalars of each argument in turn, and returns as many of each result.
+        args: tensors of the language, scalars among them.
+        pack: the number of elements of a call: neighbours in row-major order; on a GPU, neighbours that a thread holds.
+    """
+    tensors = [each if isinstance(each, tl.tensor) else interpreter_semantic.to_tensor(each) for each in args]
+    if any(lockstep.differs(each.handle.data) for each in tensors):
+        raise lockstep.OneByOne
+    count = int(getattr(pack, "value", pack))
+    shape = np.broadcast_shapes(*([int(size) for size in each.shape] for each in tensors))
+    elements = [
+        np.broadcast_to(each.handle.data.reshape([int(size) for size in each.shape]), shape).reshape(-1)
+        for each in tensors
+    ]
+    if len(elements[0]) % count:
+        raise ValueError(f"pack is {count}: expected a divisor of the {len(elements[0])} elements")
+    types = [each.dtype.scalar for each in tensors]
+    found: list[list[Any]] = []
+    single = True
+    for start in range(0, len(elements[0]), count):
+        scalars = [
+            _scalar(data[place], kind)
+            for data, kind in zip(elements, types, strict=True)
+            for place in range(start, start + count)
+        ]
+        results = scalar_function(*scalars)
+        single = not isinstance(results, (tuple, list, tl.tuple))
+        found.append([results] if single else list(results))
+    outputs = [
+        _tensor([each for results in found for each in results[first : first + count]], shape)
+        for first in range(0, len(found[0]), count)
+    ]
+    return outputs[0] if single else tuple(outputs)
 
 
-def get_bf16(self: Any, value: float) -> Handle:
-    """A constant; like Triton's own builder it passes through float32, unless widened."""
-    return _constant(value, tl.bfloat16)
+def _scalar(value: Any, dtype: Any) -> Any:
+    return tl.tensor(TensorHandle(np.array([value], held_as(dtype)), dtype), dtype)
 
 
-def _constant(value: float, dtype: Any) -> Handle:
-    data = np.array([value], np.float64 if is_widened() else np.float32)
-    return TensorHandle(to_bf16(data) if dtype is tl.bfloat16 else data.astype(held_as(dtype), copy=False), dtype)
+def _tensor(elements: list[Any], shape: tuple[int, ...]) -> Any:
+    """The scalars that calls returned, as a tensor of their dtype."""
+    scalars = [each if isinstance(each, tl.tensor) else interpreter_semantic.to_tensor(each) for each in elements]
+    dtype = scalars[0].dtype.scalar
+    data = np.array([each.handle.data.item() for each in scalars], held_as(dtype)).reshape(shape or (1,))
+    return tl.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(shape)) if shape else dtype)
 
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -179,8 +220,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_fma": create_fma,
     "create_rsqrt": create_rsqrt,
     **{f"create_{name}": _function(name) for name in ("exp", "exp2", "log", "log2", "sin", "cos", "erf")},
-    "get_fp16": get_fp16,
-    "get_fp32": get_fp32,
+    "get_fp16": _constant(tl.float16),
+    "get_fp32": _constant(tl.float32),
     "create_icmpEQ": _comparison(np.equal),
     "create_icmpNE": _comparison(np.not_equal),
     "create_fcmpOEQ": _comparison(np.equal),
@@ -191,4 +232,6 @@ METHODS: dict[str, Callable[..., Any]] = {
         for kind in ("icmpS", "icmpU", "fcmpO")
     },
 }
-NEW_METHODS: dict[str, Callable[..., Any]] = {"get_bf16": get_bf16}  # Triton before 3.9 has no bfloat16 constants
+NEW_METHODS: dict[str, Callable[..., Any]] = {
+    "get_bf16": _constant(tl.bfloat16)
+}  # Triton before 3.9 has no bfloat16 constants

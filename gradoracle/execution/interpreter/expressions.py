@@ -25,7 +25,7 @@ from gradoracle.execution.interpreter.blocks import (
     reshaped,
     written,
 )
-from gradoracle.execution.interpreter.rounding import nearest, to_bf16
+from gradoracle.execution.interpreter.rounding import to_bf16
 from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened
 from gradoracle.model.formats import FORMATS
 
@@ -71,7 +71,7 @@ def _number(value: Any, name: str, through_float32: bool) -> Any:
         if type(value) is float:
             value = intervention.current.number(value)
         made = written(value, getattr(tl, _DTYPES[name]))
-        made.handle.data = intervention.current.value(made.handle.data, lambda: nearest(made.handle.data, name))
+        made.handle.data = intervention.offered(made.handle.data, name)
         return made
     key = (type(value), value, name, is_widened())
     known = _constants.get(key)
@@ -86,16 +86,10 @@ def _number(value: Any, name: str, through_float32: bool) -> Any:
 _DTYPES = {"fp32": "float32", "fp64": "float64", "int32": "int32", "int64": "int64"}
 
 
-def _offered(data: Array, result: Result) -> Array:
-    """A result in float64, or what the current intervention makes of it."""
-    assert intervention.current is not None
-    return intervention.current.value(data, lambda: nearest(data, result[1].name))
-
-
 def _operator(
     compute: Callable[..., Array], same: frozenset[str], comparison: bool = False, reflected: bool = False
 ) -> Callable[[Operator], Operator]:
-    """`compute` in place of Triton's operator, if both operands have one of the dtypes `same`."""
+    """`compute` instead of Triton's operator, if both operands have one of the dtypes `same`."""
     rounds = not comparison
 
     def replacing(stock: Operator) -> Operator:
@@ -132,7 +126,7 @@ def _operator(
             else:
                 data = compute(self.handle.data, other.handle.data)
             if intervention.current is not None and rounds:
-                data = _offered(data, result)
+                data = intervention.offered(data, result[1].name)
             return tensor_of(to_bf16(data) if result[4] else data, result)
 
         return call
@@ -252,7 +246,7 @@ def to(stock: Operator) -> Operator:
             return stock(self, dtype)
         data = self.handle.data
         if intervention.current is not None:
-            data = _offered(data.astype(held_as(target), copy=False), result)
+            data = intervention.offered(data.astype(held_as(target), copy=False), name)
         return tensor_of(to_bf16(data) if name == BF16 else data.astype(held_as(target), copy=False), result)
 
     return call

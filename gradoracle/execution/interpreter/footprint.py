@@ -14,7 +14,7 @@ from gradoracle.execution.interpreter.values import Array
 Tensor = Any  # of torch, which is not imported before a kernel brings one
 _SPARSE = 64  # places per element of a tensor above which elements are searched for instead of marked
 _BASE = "base"  # in a path: of a tensor descriptor
-MANY = -1  # in place of the number of a program: more than one
+MANY = -1  # instead of the number of a program: more than one
 
 
 class Footprint:
@@ -23,12 +23,12 @@ class Footprint:
     Args:
         base, extent: the storage's address and bytes.
         unit: bytes of an element.
-        tracked: whether the launch may write to it at all.
+        tracked: True if the launch may write to it at all.
         places: the elements of the storage that are tracked, in ascending order; None for all.
 
     Attributes:
-        tracked: as given.
-        written: whether any element was written.
+        tracked: True if the launch may write to it.
+        written: True once an element was written.
         base, end: the addresses of the storage's first byte and of the one past its last.
     """
 
@@ -41,7 +41,7 @@ class Footprint:
         self.writer, self.reader = np.zeros(count, np.int32), np.zeros(count, np.int32)
         self.when_written, self.when_read = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.where_written, self.where_read = np.zeros(count, np.int16), np.zeros(count, np.int16)
-        self.lane = np.zeros(count, np.int64)  # that has loaded it (lanes.py)
+        self.lane = np.zeros(count, np.int64)  # that has loaded it (record.Lanes)
         self.atomic = np.zeros(count, np.bool_)
 
     def elements(self, view: View, offsets: Array) -> Array:
@@ -60,9 +60,9 @@ class View:
     """One tensor argument: its name and, in bytes, where its elements lie.
 
     Attributes:
-        name: of the kernel's argument.
+        name: the kernel's argument.
         base, extent: the address of its first element, and the bytes from there to the end of its last.
-        itemsize: of an element.
+        itemsize: the bytes of an element.
         unwritten: the bits of an element that was allocated and not written; None if it was allocated with values.
     """
 

@@ -21,15 +21,15 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from gradoracle.execution.interpreter import (
-    aliases,
     blocks,
+    elementwise,
     expressions,
     intervention,
+    language,
     launch_hooks,
     loads,
     lockstep,
     loops,
-    scalar_functions,
     values,
 )
 from gradoracle.model.formats import OF_DTYPES
@@ -75,12 +75,12 @@ class LanguagePatch:
         if self._depth == 1:
             for holder, name, _, replacement in self._changes:
                 setattr(holder, name, replacement)
-            aliases.use(self._builtins)
+            language.use(self._builtins)
 
     def __exit__(self, *exception: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            aliases.use(None)
+            language.use(None)
             for holder, name, original, _ in self._changes:
                 if original is _MISSING:
                     delattr(holder, name)
@@ -106,7 +106,7 @@ _BUILTINS: dict[str, Any] = {
     "load": loads.load,
     "store": loads.store,
     "range": lambda stock: loops.counted,
-    "map_elementwise": lambda stock: scalar_functions.mapped,
+    "map_elementwise": lambda stock: elementwise.mapped,
 }
 
 

@@ -7,10 +7,11 @@ noted by a profiler, which is switched off inside the interpreter.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from gradoracle.execution.interpreter.values import Array
@@ -55,7 +56,7 @@ unclaimed: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 def exchanging(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation that needs values of other threads, which the current record is told of."""
+    """An operation that needs values of other threads; it is reported to the current record."""
 
     @functools.wraps(operation)
     def exchanged(*args: Any, **kwargs: Any) -> Any:
@@ -93,3 +94,46 @@ def unwatched(launched: CodeType) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(profiler)
+
+
+class CalledFunctions:
+    """Notes the functions that run while it watches; calls within interpreted kernels are not followed (too slow).
+
+    Args:
+        folder: functions of files below it count, wherever links to them are.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.realpath(folder)
+        self._codes: set[CodeType] = set()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch this thread."""
+        global called
+        before, outer = sys.getprofile(), called
+        called = self._codes
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            called = outer
+
+    def _see(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            self._codes.add(frame.f_code)
+
+    def take(self) -> tuple[str, ...]:
+        """The functions that ran since the last call, as "file:line" of their first lines, sorted."""
+        found = {place for code in self._codes if (place := _place(code, self._folder)) is not None}
+        self._codes.clear()
+        return tuple(sorted(found))
+
+
+@functools.cache
+def _place(code: CodeType, folder: str) -> str | None:
+    file = os.path.realpath(code.co_filename)
+    if not file.startswith(folder + os.sep):
+        return None
+    return f"{os.path.relpath(file, folder)}:{code.co_firstlineno}"

@@ -18,7 +18,7 @@ from gradoracle.execution.interpreter.blocks import broadcast
 from gradoracle.execution.interpreter.expressions import Operator, Result, result_of, tensor_of
 from gradoracle.execution.interpreter.values import is_widened
 
-_KINDS = 4096  # of accesses: kernels have few distinct numbers in place of masked elements
+_KINDS = 4096  # of accesses: kernels have few distinct numbers for masked elements
 _UNSEEN: Any = object()
 
 

@@ -154,7 +154,7 @@ def _is_wide(bound: Any) -> bool:
 
 
 def loop_over(called: Any) -> Any:
-    """What a `for` calls for its numbers, in place of what it names."""
+    """The function that a `for` calls for its numbers; it names `called`."""
     if called is builtins.range or called is _COMPILED_RANGE:
         return counted
     return tl.static_range if called is _COMPILED_STATIC_RANGE else called

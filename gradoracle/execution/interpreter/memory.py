@@ -1,13 +1,14 @@
 """Loads, stores and atomics: the 16 bits of a bfloat16 in memory, its float32 in a block.
 
 Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, which
-report it to the current record, if any (record.py).
+report it to the current record, if any (record.py). The addresses of block pointers and tensor descriptors are made
+here, too: Triton steps by the width of the dtype, which a widened tensor only names, as its elements are float64.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_mem
 
 Handle = Any
 _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
+_ALIGNED = 16  # bytes, as written
 _STOCK_CAS = InterpreterBuilder.create_atomic_cas
 _STOCK_RMW = InterpreterBuilder.create_atomic_rmw
 
@@ -169,14 +171,14 @@ def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Han
     """Read, modify and write; two adds to one address in one program both count."""
     ptr, mask = _recorded_atomic(ptr, mask)
     if val.dtype.name == BF16 and not is_widened():  # a GPU only adds these; Triton checks it
-        return TensorHandle(_add_bf16(ptr.data, val.data, mask.data), val.dtype)
+        return _added_in_turn(ptr, val, mask, to_bf16)
     if (
         intervention.current is not None
         and rmwOp == ir.ATOMIC_OP.FADD
         and is_widened()
         and intervention.current.rounds_sums()
     ):
-        return TensorHandle(_add_rounded(ptr.data, val.data, mask.data, val.dtype.scalar.name), val.dtype)
+        return _added_in_turn(ptr, val, mask, lambda total: nearest(total, val.dtype.scalar.name))
     ptr, val, mask = map(_dense, (ptr, val, mask))
     if rmwOp == ir.ATOMIC_OP.XCHG and val.data.dtype in _BITS:  # Triton's interpreter exchanges integers only
         bits = TensorHandle(val.data.view(_BITS[val.data.dtype]), val.dtype)
@@ -209,30 +211,62 @@ def _dense(handle: Handle) -> Handle:
     return TensorHandle(np.ascontiguousarray(handle.data), handle.dtype)
 
 
-def _add_rounded(ptrs: Any, values: Any, mask: Any, name: str) -> Any:
-    """Widened, one after the other, each sum rounded to the dtype that it names; returns what was there before."""
-    before = np.zeros(ptrs.shape, dtype=np.float64)
-    values, mask = np.broadcast_to(values, ptrs.shape), np.broadcast_to(mask, ptrs.shape)
-    stored, one = np.dtype(np.float64), np.ones(1, dtype=np.bool_)
-    for index in zip(*np.nonzero(mask), strict=True):
-        address = ptrs[index].reshape(1)
-        old = access.load(address, one, np.zeros(1, dtype=stored), stored)
-        access.store(address, nearest(old + values[index], name), one)
-        before[index] = old[0]
-    return before
-
-
-def _add_bf16(ptrs: Any, values: Any, mask: Any) -> Any:
-    """One after the other, each sum rounded; returns what was there before."""
-    before = np.zeros(ptrs.shape, dtype=np.float32)
-    values, mask = np.broadcast_to(values, ptrs.shape), np.broadcast_to(mask, ptrs.shape)
-    stored, one = np.dtype(np.uint16), np.ones(1, dtype=np.bool_)
-    for index in zip(*np.nonzero(mask), strict=True):
-        address = ptrs[index].reshape(1)
+def _added_in_turn(ptr: Handle, val: Handle, mask: Handle, rounded: Callable[[Array], Array]) -> Handle:
+    """One after the other, each sum rounded; what was there before."""
+    before = np.zeros(ptr.data.shape, held_as(val.dtype))
+    values, on = (np.broadcast_to(each.data, before.shape) for each in (val, mask))
+    stored, one = in_memory(val.dtype), np.ones(1, dtype=np.bool_)
+    for index in zip(*np.nonzero(on), strict=True):
+        address = ptr.data[index].reshape(1)
         old = unpack_bf16(access.load(address, one, np.zeros(1, dtype=stored), stored))
-        access.store(address, pack_bf16(to_bf16(old + values[index])), one)
+        access.store(address, pack_bf16(rounded(old + values[index])), one)
         before[index] = old[0]
-    return before
+    return TensorHandle(before, val.dtype)
+
+
+def block_pointers(self: Any, boundary_check: Any) -> tuple[Any, Array]:
+    """The pointers of a block pointer's block, and which of them lie within the checked dims."""
+    places = _places(self.block_shape, self.offsets)
+    inside = np.ones(self.block_shape, dtype=bool)
+    for dim in boundary_check:
+        inside = inside & _within(places[dim], self.shape[dim])
+    return _pointers(self, places), inside
+
+
+def descriptor_pointers(self: Any, offsets: Sequence[Any]) -> tuple[Any, Array]:
+    """The pointers of a descriptor's block at these offsets, and which of them lie within the tensor."""
+    if len(offsets) != self.ndim:
+        raise AssertionError(f"a descriptor of {self.ndim} dims was given {len(offsets)} offsets")
+    written = self.base.dtype.element_ty.primitive_bitwidth // 8
+    if np.any(offsets[-1].data * written % _ALIGNED):
+        raise AssertionError(f"block offset start must be {_ALIGNED}-byte aligned")
+    places = _places(self.block_shape, offsets)
+    inside = np.ones(self.block_shape, dtype=bool)
+    for place, size in zip(places, self.shape, strict=True):
+        inside = inside & _within(place, size)
+    return _pointers(self, places), inside
+
+
+def _places(block_shape: Sequence[int], offsets: Sequence[Any]) -> list[Array]:
+    """The index of each element of a block along each dim, which broadcast to the block."""
+    places = []
+    for dim, size in enumerate(block_shape):
+        own = [1] * len(block_shape)
+        own[dim] = size
+        places.append((offsets[dim].data + np.arange(size)).reshape(own))
+    return places
+
+
+def _within(place: Array, size: Any) -> Array:
+    return (place >= 0) & (place < size.data)
+
+
+def _pointers(self: Any, places: Sequence[Array]) -> Any:
+    width = in_memory(self.base.get_element_ty()).itemsize
+    addresses = np.broadcast_to(self.base.data, self.block_shape)
+    for place, stride in zip(places, self.strides, strict=True):
+        addresses = addresses + (width * place * stride.data).astype(np.uint64)
+    return TensorHandle(addresses, self.base.dtype.scalar)
 
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -244,3 +278,5 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_atomic_cas": create_atomic_cas,
     "create_atomic_rmw": create_atomic_rmw,
 }
+OF_BLOCK_POINTERS: dict[str, Callable[..., Any]] = {"materialize_pointers": block_pointers}
+OF_DESCRIPTORS: dict[str, Callable[..., Any]] = {"materialize_pointers": descriptor_pointers}

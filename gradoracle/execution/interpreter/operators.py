@@ -22,12 +22,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _push_mode
 
 from gradoracle.execution.interpreter.footprint import index_at
-from gradoracle.execution.interpreter.wrong_accesses import Kind, SourceLine, WrongAccess
+from gradoracle.execution.interpreter.wrong_accesses import Kind, SourceLine, WrongAccess, is_of_engine
 
-_ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # not part of the engine
 _ALLOCATING = (f"{os.sep}guard_memory.py", f"{os.sep}memory.py")  # of the engine, on behalf of their callers
-_LIBRARIES = tuple(os.path.dirname(os.path.abspath(module.__file__ or "")) + os.sep for module in (torch, triton))
+_TORCH, _TRITON = (os.path.dirname(os.path.abspath(module.__file__ or "")) + os.sep for module in (torch, triton))
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # These use a tensor's shape or memory, or make a view, which their schemas do not say.
@@ -146,7 +144,7 @@ class Operators(TorchDispatchMode):
                 return  # read by gradoracle, Triton or its interpreter, not by the kernel
             place = SourceLine("autograd", 0, "")
         else:
-            place = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            place = SourceLine.of(frame)
         index = tuple(int(i) for i in bad.nonzero()[0])
         variable, there, whole = _named(frame, tensor, index) or (name, index, tensor)
         count, shape = int(bad.sum()), tuple(whole.shape)
@@ -188,11 +186,9 @@ def _caller() -> Any:
         frame = frame.f_back
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_ENGINE) and not file.startswith(_SUBJECTS) and not file.endswith(_ALLOCATING):
+        if file.startswith(_TRITON) or (is_of_engine(file) and not file.endswith(_ALLOCATING)):
             return None
-        if file.startswith(_LIBRARIES[1]):
-            return None
-        if not file.startswith((_ENGINE, _LIBRARIES[0])) or file.startswith(_SUBJECTS):
+        if not is_of_engine(file) and not file.startswith(_TORCH):
             return frame
         frame = frame.f_back
     return None

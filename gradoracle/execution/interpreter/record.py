@@ -10,8 +10,8 @@ address that no process uses, through any arithmetic that a kernel does with it,
 the tensor it was meant for and not against whatever lies there. An access outside that tensor is not made: a load gives
 0.
 
-These are faults (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
-one writes, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
+These are faults (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element if one
+writes it, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
 it loaded, with no barrier between, since its threads may do that in either order; one that stores an element at two
 lines, likewise; a load of memory that was allocated and never written, by a program or, after `watch`, by an operator
 of PyTorch (operators.py).
@@ -26,20 +26,19 @@ order, so that within a program only accesses of one run (one `stamp`) are compa
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import triton
 
 from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.footprint import MANY, View, nowhere, views_of
-from gradoracle.execution.interpreter.lanes import Lanes
 from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
-from gradoracle.execution.interpreter.touch import Touch, Track, part
 from gradoracle.execution.interpreter.values import Array
 from gradoracle.execution.interpreter.written_parameters import written_parameters
 from gradoracle.execution.interpreter.wrong_accesses import Kind, SourceLine, WrongAccess, called_from
@@ -49,6 +48,90 @@ _ADDRESS = np.uint64((1 << 48) - 1)
 _MOST_TENSORS = (1 << 16) - 2
 _OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.path.abspath(triton.__file__)) + os.sep)
 _MOST_PLACES = 1 << 15
+
+_FORM, _EXCHANGES = np.int64(32), np.int64(48)  # the bits below are the place, and the form
+_SCALAR, _SEVERAL, _MOST_FORMS = 0, 0xFFFF, 0xFFFE
+_COUNT = (1 << 15) - 1
+
+
+class Touch(NamedTuple):
+    """One access of elements `at` of a view's footprint, by the programs numbered `who`.
+
+    Either `several` programs in lockstep make the same access, or `who` is one program, or one per element. `lanes`:
+    of each element, which place of the block accesses it.
+    """
+
+    view: View
+    at: Array
+    who: Any
+    several: bool
+    place: int
+    lanes: Array | None = None
+
+    @property
+    def each(self) -> bool:
+        """Whether each element has a program of its own."""
+        return isinstance(self.who, np.ndarray) and self.who.ndim > 0
+
+
+Track = Callable[[Touch], None]
+
+
+def part(values: Array | None, on: Array) -> Array | None:
+    """The values of some elements; None if all have the same."""
+    return None if values is None else values[on]
+
+
+class Lanes:
+    """The lanes of the accesses of a record: which place of a block accesses an element.
+
+    A store can so be told from one of what others loaded. A lane is one number: how often threads have exchanged
+    values, the form of the block, the place in it. Blocks of one form are distributed over the threads alike, so that
+    equal lanes are one thread; a scalar is loaded by all threads.
+    """
+
+    def __init__(self) -> None:
+        self._exchanges = 0
+        self._forms: dict[tuple[int, ...], int] = {(): _SCALAR}
+        self._places: dict[tuple[int, ...], Array] = {}
+
+    def exchange(self) -> None:
+        """Threads of a program exchange values: the loads before are done before the stores after."""
+        self._exchanges = self._exchanges % _COUNT + 1
+
+    def of(self, block: tuple[int, ...]) -> Array:
+        """The lanes of an access by a block, in its shape."""
+        if block not in self._places:
+            own = block[next((axis for axis, size in enumerate(block) if size > 1), len(block)) :]
+            form = self._forms.setdefault(own, min(len(self._forms), _MOST_FORMS))
+            self._places[block] = (np.int64(form) << _FORM) + np.arange(math.prod(block)).reshape(block)
+        return self._places[block] + (np.int64(self._exchanges) << _EXCHANGES)
+
+    def readers(self, lanes: Array, before: Array, again: Array) -> Array:
+        """The lanes that have loaded elements, after these have.
+
+        Args:
+            lanes: the lanes of this load.
+            before: the note on each element.
+            again: the elements that this program has loaded before, with no barrier since.
+        """
+        others = again & (before != lanes) & (before >> _EXCHANGES == self._exchanges)
+        return np.where(others, self._several(), lanes)
+
+    def several(self, noted: Array, lanes: Array, at: Array) -> None:
+        """Note, of the elements that a load has at several places of its block, that it is several."""
+        noted[at[noted[at] != lanes]] = self._several()
+
+    def apart(self, lanes: Array, readers: Array) -> Array:
+        """Where a store is by another thread than a load, with no exchange between."""
+        now = readers >> _EXCHANGES == self._exchanges
+        forms = (readers >> _FORM) & 0xFFFF, (lanes >> _FORM) & 0xFFFF
+        all_threads = (forms[0] == _SCALAR) & (forms[1] != _SCALAR)
+        found: Array = now & (readers != lanes) & ((forms[0] == _SEVERAL) | (forms[0] == forms[1]) | all_threads)
+        return found
+
+    def _several(self) -> np.int64:
+        return (np.int64(self._exchanges) << _EXCHANGES) + (np.int64(_SEVERAL) << _FORM)
 
 
 class AccessRecord:
@@ -333,7 +416,7 @@ class AccessRecord:
             return self._number((None, 0), SourceLine("", 0, ""))
         key = (frame.f_code, frame.f_lineno)
         number = self._places.get(key)
-        return self._number(key, SourceLine(key[0].co_filename, key[1], key[0].co_name)) if number is None else number
+        return self._number(key, SourceLine.of(frame)) if number is None else number
 
     def _number(self, key: Any, place: SourceLine) -> int:
         if key not in self._places:
@@ -371,6 +454,9 @@ class AccessRecord:
         return (number - 1) % nx, (number - 1) // nx % ny, (number - 1) // (nx * ny)
 
 
+R = TypeVar("R", bound=AccessRecord)
+
+
 @contextmanager
 def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> Iterator[AccessRecord]:
     """Record every launch of interpreted kernels, for the length of a `with`; not to be nested.
@@ -384,9 +470,50 @@ def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> I
     """
     if launch_hooks.record is not None:
         raise RuntimeError("launches are recorded already; expected one recording at a time")
-    launch_hooks.record = record = AccessRecord(unwritten)
+    with _current(AccessRecord(unwritten)) as record:
+        yield record
+
+
+@contextmanager
+def _current(record: R) -> Iterator[R]:
+    launch_hooks.record = record
     try:
         yield record
     finally:
         launch_hooks.record = None
         record.close()
+
+
+class Fence(AccessRecord):
+    """The accesses outside of every storage while it is the current record: these are not made.
+
+    A record knows who touched which element, which takes time, and accepts what lies in a tensor alone. A fence only
+    keeps a wrong kernel from the memory of this process, in calls whose accesses are not recorded: it asks of each
+    access whether it lies in the storage of the tensor whose pointer it came from.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda tensor: None)
+
+    def _tracked(self, fn: Callable[..., Any]) -> frozenset[str] | None:
+        return frozenset()
+
+    def atomic(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
+        """An atomic operation, as ``store``."""
+        return self._access(addresses, on, width, self._write)
+
+    def loaded(self, addresses: Array, bits: Array) -> None:
+        """What was loaded does not matter."""
+
+    def _outside(self, view: View, offsets: Array, lowest: int, highest: int, width: int) -> Array | None:
+        return view.beyond_storage(offsets, lowest, highest, width)
+
+
+@contextmanager
+def fencing() -> Iterator[Fence | None]:
+    """Fence every launch, for the length of a `with`; None where launches are recorded already."""
+    if launch_hooks.record is not None:
+        yield None
+        return
+    with _current(Fence()) as fence:
+        yield fence

@@ -123,14 +123,8 @@ def _scan(op: Callable[..., Any], stock: Scan) -> Scan:
 def _offered(scanned: Any) -> Any:
     """The results of a scan in float64, or what the current intervention makes of them."""
     for each in scanned:
-        data, name = each.handle.data, each.dtype.scalar.name
-        each.handle.data = _chosen(data, name)
+        each.handle.data = intervention.offered(each.handle.data, each.dtype.scalar.name)
     return scanned
-
-
-def _chosen(data: Any, name: str) -> Any:
-    assert intervention.current is not None
-    return intervention.current.value(data, lambda: nearest(data, name))
 
 
 class _OfPrograms:

@@ -87,7 +87,7 @@ def to_fp8(values: Array, name: str, *, toward_zero: bool = False) -> npt.NDArra
 
     Args:
         values: floats of any dtype and shape.
-        name: of the format.
+        name: the format.
         toward_zero: cut instead of rounding to nearest.
     """
     format_ = OF_TRITON[name]

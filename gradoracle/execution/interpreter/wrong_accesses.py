@@ -1,13 +1,21 @@
-"""Wrong accesses to memory that a record found, with their sentences."""
+"""Wrong accesses to memory that a record found, with their sentences; and the source lines that they name."""
 
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 Index = tuple[int, int, int]
+_ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # not part of the engine
+
+
+def is_of_engine(file: str) -> bool:
+    """Whether a file is gradoracle's own, and no kernel's or property's."""
+    return file.startswith(_ENGINE) and not file.startswith(_SUBJECTS)
 
 
 class Kind(enum.Enum):
@@ -31,6 +39,11 @@ class SourceLine:
     line: int
     function: str
 
+    @classmethod
+    def of(cls, frame: Any) -> SourceLine:
+        """The line at which a frame is."""
+        return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
     def __str__(self) -> str:
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.line else self.file
 
@@ -40,18 +53,18 @@ class WrongAccess:
     """One kind of fault at one line and one tensor.
 
     Attributes:
-        kind: what is wrong.
+        kind: the fault.
         kernel: the name of the launched kernel, or of the operator of PyTorch.
         place: the line of the access.
         tensor: the name of the kernel's argument; for an operator, of the caller's variable, or of the operator's
             argument where no variable holds it.
-        index: of the first element concerned; where it lies outside, in elements from the tensor's first.
+        index: the index of the first element concerned; outside, its distance from the tensor's first, in elements.
         programs: at that element: the one that accesses it and, in a race, the other; None for one of several; empty
             for an operator.
         earlier: the line of the earlier access, for kinds that take two.
         count: the number of elements, of all programs and launches.
-        shape: of the tensor.
-        called: where the function of ``place`` is called from, the innermost line first; empty in the kernel itself.
+        shape: the shape of the tensor.
+        called: the lines that call the function of ``place``, the innermost first; empty in the kernel itself.
     """
 
     kind: Kind
@@ -114,5 +127,5 @@ def called_from(own: tuple[str, str]) -> tuple[SourceLine, ...]:
         if file.startswith(interpreter):
             return tuple(found)
         if not file.startswith(triton):
-            found.append(SourceLine(file, frame.f_lineno, frame.f_code.co_name))
+            found.append(SourceLine.of(frame))
     return ()  # no launch of ours

@@ -123,11 +123,6 @@ def reduce_by_function(X, Z, N: tl.constexpr):
 
 
 @triton.jit
-def sum_of_all(X, Z, N: tl.constexpr):
-    tl.store(Z, tl.sum(tl.load(X + tl.arange(0, N))))
-
-
-@triton.jit
 def dot(A, B, C, Z, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr, OUT: tl.constexpr):
     i = tl.arange(0, M)
     j = tl.arange(0, N)

@@ -49,18 +49,8 @@ def shapes(X, Z, M, N, OP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constex
 
 
 @triton.jit
-def loops(X, Z, N):
-    """Program p adds up X over p + 1 steps: programs part at the bound."""
-    own = tl.program_id(0)
-    total = 0.0
-    for i in range(0, own + 1):
-        total += tl.load(X + i % N)
-    tl.store(Z + own, total)
-
-
-@triton.jit
 def rests(X, Z, N):
-    """Program p adds up X over p % N + 1 steps."""
+    """Program p adds up X over p % N + 1 steps: programs part at the bound."""
     own = tl.program_id(0)
     total = 0.0
     for i in range(0, own % N + 1):

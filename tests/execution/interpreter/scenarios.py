@@ -231,8 +231,4 @@ if __name__ == "__main__":
         os.environ.pop("TRITON_INTERPRET", None)
     else:
         os.environ["TRITON_INTERPRET"] = "1"
-    if where == "layer":
-        from gradoracle.execution import interpreter
-
-        interpreter.activate()
     torch.save(run_all("cuda" if where == "gpu" else "cpu"), path)

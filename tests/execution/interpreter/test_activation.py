@@ -12,7 +12,7 @@ import pytest
 from places import ROOT, TESTS
 
 from gradoracle.execution import interpreter
-from gradoracle.execution.interpreter import availability
+from gradoracle.execution.interpreter import activation
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,6 +31,24 @@ y, total = torch.ones(4, 8), torch.empty(4)
 kernels.reduce[(1,)](y, total, 4, 8, "sum")
 print(out[0].item(), total[0].item())
 """
+
+
+REFUSED = """
+for _ in range(2):
+    try:
+        interpreter.activate()
+    except RuntimeError as error:
+        print(error)
+print(interpreter.explain_unavailable())
+"""
+
+
+def refusal(code: str) -> str:
+    """The sentence with which activation after some code is refused, at every call."""
+    result = python(code + REFUSED)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3 and len(set(lines)) == 1, result.stderr
+    return lines[0]
 
 
 @interpreted.NEEDED
@@ -89,17 +107,14 @@ del stock.InterpreterBuilder.{method}
 from gradoracle.execution import interpreter
 try:
     interpreter.activate()
-except RuntimeError as error:
-    print(error)
+except RuntimeError:
+    pass
 assert stock.InterpreterBuilder.create_fadd is add
 assert not interpreter.is_active() and "TRITON_INTERPRET" not in os.environ
-print(interpreter.explain_unavailable())
 """
-    result = python(code)
-    lines = result.stdout.splitlines()
-    assert len(lines) == 2 and lines[0] == lines[1], result.stderr
-    assert lines[0].startswith(f"Triton {metadata.version('triton')} ") and method in lines[0]
-    assert lines[0].endswith("use a Triton from 3.6.0 to 3.9.0.")
+    sentence = refusal(code)
+    assert sentence.startswith(f"Triton {metadata.version('triton')} ") and method in sentence
+    assert sentence.endswith("use a Triton from 3.6.0 to 3.9.0.")
 
 
 @interpreted.NEEDED
@@ -109,13 +124,9 @@ from triton.runtime import interpreter as stock
 stock.InterpreterBuilder.create_select = lambda self, cond, lhs, rhs: None
 stock.InterpreterBuilder.create_masked_load = lambda self, mask, ptrs, other: None
 from gradoracle.execution import interpreter
-try:
-    interpreter.activate()
-except RuntimeError as error:
-    print(error)
 """
-    out = python(code).stdout
-    assert out.count("\n") == 1 and "create_masked_load" in out and "(self, mask, ptrs, other)" in out
+    sentence = refusal(code)
+    assert "create_masked_load" in sentence and "(self, mask, ptrs, other)" in sentence
 
 
 @interpreted.NEEDED
@@ -126,22 +137,16 @@ from gradoracle.execution.interpreter import blocks, launch
 def refuse(self):
     raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
 blocks.index = launch._SCALARS["__index__"] = refuse
-try:
-    interpreter.activate()
-except RuntimeError as error:
-    print(error)
-print(interpreter.explain_unavailable())
 """
-    lines = python(code).stdout.splitlines()
-    assert len(lines) == 2 and lines[0] == lines[1]
-    assert lines[0].startswith(
+    sentence = refusal(code)
+    assert sentence.startswith(
         f"Triton {metadata.version('triton')} cannot interpret kernels with numpy {metadata.version('numpy')} ("
     )
-    assert lines[0].endswith("install triton==3.7.1 and numpy==2.4.6, which are tested together.")
+    assert sentence.endswith("install triton==3.7.1 and numpy==2.4.6, which are tested together.")
 
 
 def test_the_tested_triton_is_that_of_the_constraints():
-    assert f"triton=={availability.TESTED_TRITON}\n" in (ROOT / "constraints.txt").read_text()
+    assert f"triton=={activation.TESTED_TRITON}\n" in (ROOT / "constraints.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,7 @@ def test_explain_unavailable(monkeypatch, versions, sentence):
         return versions[name]
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(availability, "_failure", None)
+    monkeypatch.setattr(activation, "_failure", None)
     assert interpreter.explain_unavailable() == sentence
 
 
@@ -235,18 +240,39 @@ def test_what_tritons_own_interpreter_ran_before_does_not_matter(tmp_path, stock
 def test_whatever_fails_is_the_same_sentence_at_every_call():
     code = """
 from gradoracle.execution import interpreter
-from gradoracle.execution.interpreter import aliases
+from gradoracle.execution.interpreter import language
 def fail():
     raise ValueError("nothing like a function")
-aliases.reach = fail
-for _ in range(2):
-    try:
-        interpreter.activate()
-    except RuntimeError as error:
-        print(error)
+language.reach = fail
 """
-    lines = python(code).stdout.splitlines()
-    assert len(lines) == 2 and lines[0] == lines[1]
-    assert "(ValueError: nothing like a function)" in lines[0] and lines[0].endswith(
-        "use a Triton from 3.6.0 to 3.9.0."
-    )
+    sentence = refusal(code)
+    assert "(ValueError: nothing like a function)" in sentence
+    assert sentence.endswith("use a Triton from 3.6.0 to 3.9.0.")
+
+
+METHODS = """
+import torch
+import triton
+import triton.language as tl
+from gradoracle.execution import interpreter
+interpreter.activate()
+
+@triton.jit
+def kernel(x, out, N: tl.constexpr):
+    loaded = tl.load(x + tl.arange(0, N))
+    tl.store(out, loaded.sum() + loaded.max(0) + loaded.sigmoid().sum(axis=0) + tl.sum(loaded, 0))
+
+
+x, out = torch.tensor([0.0, 0.0, 0.0, 4.0]), torch.zeros(1)
+kernel[(1,)](x, out, 4)
+print(float(out - torch.sigmoid(x).sum()))
+"""
+
+
+@interpreted.NEEDED
+def test_a_method_of_a_tensor_takes_the_tensor_where_triton_was_imported_as_a_compiler(tmp_path):
+    """Methods that are Triton's own device functions, such as ``x.sum()``."""
+    (tmp_path / "methods.py").write_text(METHODS)
+    found = python(f"import runpy; runpy.run_path({str(tmp_path / 'methods.py')!r})")
+    assert found.returncode == 0, found.stderr
+    assert abs(float(found.stdout) - 12.0) < 1e-5

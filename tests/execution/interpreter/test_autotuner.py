@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 
-import pytest
+import interpreted
 from places import ROOT
 
-from gradoracle.execution import device, interpreter
+from gradoracle.execution import device
 
 PROGRAM = """
 import json
@@ -45,13 +45,12 @@ def tags(tag: int) -> list[int]:
     return [10 * i + tag for i in range(20)]
 
 
-@pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason="needs Triton's interpreter")
+@interpreted.NEEDED
 def test_the_first_configuration_that_pruning_leaves_is_taken_without_a_run_that_only_measures():
     # in a process of its own, since TRITON_INTERPRET decides at import
     environment = {**os.environ, **device.variables("cpu")}
-    root = ROOT
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
     assert found["first"] == [tags(1), 1, 1, [True]], "one hook, Triton's own, before the one run that counts"

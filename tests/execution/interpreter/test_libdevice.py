@@ -1,4 +1,4 @@
-"""libdevice in interpreted kernels (libdevice.py, libdevice_bits.py): every symbol has a body, and is accurate."""
+"""libdevice in interpreted kernels (libdevice.py): every symbol has a body, and is accurate."""
 
 from __future__ import annotations
 

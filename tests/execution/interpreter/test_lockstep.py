@@ -37,11 +37,13 @@ def steps(monkeypatch):
     return sizes
 
 
-def both(monkeypatch, run) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `run` returns with programs in step, and with each alone."""
-    together = run()
+def both(monkeypatch, launch, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a launch makes of `z` with programs in step, and with each alone."""
+    together, alone = z.clone(), z.clone()
+    launch(together)
     monkeypatch.setattr(lockstep, "MOST_PROGRAMS", 1)
-    return together, run()
+    launch(alone)
+    return together, alone
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -57,13 +59,8 @@ OPERATIONS = (
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_programs_in_step_have_the_bits_of_programs_alone(operation, monkeypatch, steps):
     x = torch.randn(PROGRAMS, 13, 11, generator=torch.Generator().manual_seed(3))
-
-    def run():
-        z = torch.full((PROGRAMS, 16, 16), torch.nan)
-        kernels.shapes[(PROGRAMS,)](x, z, 13, 11, operation, 16, 16)
-        return z
-
-    together, alone = both(monkeypatch, run)
+    launch = lambda z: kernels.shapes[(PROGRAMS,)](x, z, 13, 11, operation, 16, 16)  # noqa: E731
+    together, alone = both(monkeypatch, launch, torch.full((PROGRAMS, 16, 16), torch.nan))
     assert steps == [PROGRAMS]
     assert same_bits(together, alone) and not together.isnan().any()
     if operation != "none":
@@ -95,13 +92,7 @@ def test_no_group_is_more_than_eight_times_as_large_as_the_one_before(steps):
 def test_programs_whose_blocks_turn_out_large_run_again_in_small_groups(monkeypatch, steps):
     """The first 288 programs stop before their large blocks; those after them do not."""
     x = torch.arange(900.0)
-
-    def run():
-        z = torch.zeros(900)
-        kernels.late[(900,)](x, z, 288, 4096)
-        return z
-
-    together, alone = both(monkeypatch, run)
+    together, alone = both(monkeypatch, lambda z: kernels.late[(900,)](x, z, 288, 4096), torch.zeros(900))
     assert same_bits(together, alone) and torch.equal(together[288:], 4097 * x[288:])
     assert steps[:2] == [32, 256] and steps[2] > lockstep.MOST_PARTED >= max(steps[3:])
 
@@ -109,13 +100,7 @@ def test_programs_whose_blocks_turn_out_large_run_again_in_small_groups(monkeypa
 def test_a_launch_that_parts_does_so_once(monkeypatch, steps):
     """Sixteen numbers of steps, 35 programs each: two groups show that it parts, the third is all of them."""
     x = torch.arange(16.0) ** 2  # whose sums are exact
-
-    def run():
-        z = torch.zeros(560)
-        kernels.rests[(560,)](x, z, 16)
-        return z
-
-    together, alone = both(monkeypatch, run)
+    together, alone = both(monkeypatch, lambda z: kernels.rests[(560,)](x, z, 16), torch.zeros(560))
     assert same_bits(together, alone) and torch.equal(together, x.cumsum(0).repeat(35))
     assert steps == [32, 256, 560, *[35] * 16]
 
@@ -129,26 +114,15 @@ def test_programs_know_their_place_in_a_grid_of_three_dims(steps):
 
 def test_programs_part_at_the_bound_of_a_loop(monkeypatch, steps):
     x = torch.randn(PROGRAMS)
-
-    def run():
-        z = torch.zeros(PROGRAMS)
-        kernels.loops[(PROGRAMS,)](x, z, PROGRAMS)
-        return z
-
-    together, alone = both(monkeypatch, run)
+    launch = lambda z: kernels.rests[(PROGRAMS,)](x, z, PROGRAMS)  # noqa: E731
+    together, alone = both(monkeypatch, launch, torch.zeros(PROGRAMS))
     assert same_bits(together, alone) and steps == [PROGRAMS]
     assert torch.allclose(together, x.cumsum(0))
 
 
 def test_stores_before_programs_part_are_taken_back(monkeypatch, steps):
     x = torch.tensor([[-1.0, -2.0], [1.0, 8.0], [0.5, 0.25], [-3.0, -4.0], [64.0, 64.0]])
-
-    def run():
-        z = torch.ones(5, 2)
-        kernels.branches[(5,)](x, z, 2)
-        return z
-
-    together, alone = both(monkeypatch, run)
+    together, alone = both(monkeypatch, lambda z: kernels.branches[(5,)](x, z, 2), torch.ones(5, 2))
     assert same_bits(together, alone) and len(steps) > 1
     assert together[:, 0].tolist() == [2, 3 + 40, 3, 2, 3 + 70]
 
@@ -162,15 +136,11 @@ def test_stores_that_are_not_taken_back_would_show(monkeypatch, steps):
 
 def test_atomics_run_one_by_one_and_the_kernel_is_remembered(monkeypatch, steps):
     x = torch.randint(-8, 9, (PROGRAMS, 4)).float()  # whose sum is exact in any order
-
-    def run():
-        z = torch.ones(PROGRAMS, 4)
-        kernels.atomics[(PROGRAMS,)](x, z, 4)
-        return z
-
-    first = run()
+    launch = lambda z: kernels.atomics[(PROGRAMS,)](x, z, 4)  # noqa: E731
+    first = torch.ones(PROGRAMS, 4)
+    launch(first)
     assert steps == [PROGRAMS]
-    second, alone = both(monkeypatch, run)
+    second, alone = both(monkeypatch, launch, torch.ones(PROGRAMS, 4))
     assert steps == [PROGRAMS]
     assert same_bits(first, second) and same_bits(second, alone)
     assert first[0, 0] == 2 + x.sum() and bool((first[1:] == 2).all())
@@ -183,12 +153,8 @@ def test_blocks_of_more_axes_run_one_by_one(monkeypatch, steps):
 
 
 def test_of_stores_to_one_place_the_last_program_counts(monkeypatch, steps):
-    def run():
-        z = torch.full((9,), -1, dtype=torch.int32)
-        kernels.one_place[(5,)](z, 8)
-        return z
-
-    together, alone = both(monkeypatch, run)
+    z = torch.full((9,), -1, dtype=torch.int32)
+    together, alone = both(monkeypatch, lambda z: kernels.one_place[(5,)](z, 8), z)
     assert torch.equal(together, alone) and together.tolist() == [4, 5, 6, 7, 8, 9, 10, -1, 4] and steps == [5]
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import interpreted
 import pytest
 import torch
 from places import loaded
@@ -13,15 +14,13 @@ from torch import Tensor
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 
 import triton.language as tl  # noqa: E402
 
 from gradoracle.execution.interpreter.builder_results import intervening  # noqa: E402
-from gradoracle.execution.interpreter.narrowing import Narrowed, Noted  # noqa: E402
+from gradoracle.execution.interpreter.intervention import Narrowed, Noted  # noqa: E402
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine  # noqa: E402
 from gradoracle.execution.widened import narrowed, widen, widening  # noqa: E402
 

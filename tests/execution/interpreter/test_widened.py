@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import interpreted
 import pytest
 import torch
 from places import loaded
@@ -11,9 +12,7 @@ from torch import Tensor
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 
 import triton.language as tl  # noqa: E402
