@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradoracle.oracle.rounding import fused, probes
+from gradoracle.oracle.rounding import probes
 
-pytestmark = pytest.mark.skipif(fused.compiled() is None, reason="numba is not installed")
+pytestmark = pytest.mark.skipif(probes.compiled() is None, reason="numba is not installed")
 
 SHAPE, RUNS = (3, 5, 7), 4
 GENERATOR = torch.Generator().manual_seed(1)
@@ -29,7 +29,7 @@ def test_errors_have_the_bits_of_those_by_torch(onto, bits, monkeypatch):
     if onto == "a view":
         total = drawn(7, 5, 3).permute(2, 1, 0)
     by_numba = probes.rounding_errors(key, bits, factors, width, total)
-    monkeypatch.setattr(fused, "compiled", lambda: None)
+    monkeypatch.setattr(probes, "compiled", lambda: None)
     by_torch = probes.rounding_errors(key, bits, factors, width, total)
     assert by_numba.shape == (RUNS, *SHAPE) and torch.equal(by_numba, by_torch)
     assert by_numba.unique().numel() > by_numba.numel() // 2
@@ -47,7 +47,7 @@ def test_keys_of_each_probe_are_rounded_as_those_of_all(onto, monkeypatch):
         for r in range(RUNS)
     ]
     assert torch.equal(by_numba, torch.cat(single))
-    monkeypatch.setattr(fused, "compiled", lambda: None)
+    monkeypatch.setattr(probes, "compiled", lambda: None)
     assert torch.equal(probes.rounding_errors(keys, 8, factors, width, total, each=True), by_numba)
 
 
