@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.oracle.exact import certified, float64, multiprecision
-from gradoracle.oracle.exact.cost import TooLarge, cost
 from gradoracle.oracle.exact.enclosure import Enclosure
+from gradoracle.oracle.exact.interpretation import TooLarge, cost
 from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, trace
 
 flint = pytest.importorskip("flint")

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.contract import PRESETS
-from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact import float64
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.reading import budgets
-from gradoracle.oracle.truth import Oracle
+from gradoracle.oracle.truth import Oracle, Unread
 
 NEVER = torch.tensor([[False, True, True]])
 

@@ -23,10 +23,9 @@ from gradoracle.model.dims import sizes
 from gradoracle.model.family import family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
-from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact.enclosure import Enclosure
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.truth import Oracle, dims_of
+from gradoracle.oracle.truth import Oracle, Unread, dims_of
 
 LARGEST_TRACED = 50
 

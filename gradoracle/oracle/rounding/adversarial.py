@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, LITERAL, SPLIT, Dice, rounding_errors
-from gradoracle.oracle.rounding.subnormals import LEAST_SQUARE
+from gradoracle.oracle.rounding.quantity import LEAST_SQUARE
 
 _LEANING = 5.0  # standard deviations of a sum of free errors, beyond which errors lean
 _LOOKED_AT = 2048  # values that are sampled, at most, to see whether they lean

@@ -16,8 +16,7 @@ from torch import Tensor
 from gradoracle.oracle.exact.trace import UnsupportedOperator
 from gradoracle.oracle.exact.trees import followed
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.overflow import FAR
-from gradoracle.oracle.rounding.quantity import Quantity, each_error, plus, values
+from gradoracle.oracle.rounding.quantity import FAR, Quantity, each_error, plus, values
 from gradoracle.oracle.rounding.rounding_model import Roundoff
 
 MOST = 256  # values that tie with one, above it or below

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gradoracle.oracle.exact.trees import followed, leaves, refilled
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.overflow import FAR
-from gradoracle.oracle.rounding.quantity import Quantity, any_error, plus, quantities, values
+from gradoracle.oracle.rounding.quantity import FAR, Quantity, any_error, plus, quantities, values
 
 _NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
 

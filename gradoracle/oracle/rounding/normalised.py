@@ -10,9 +10,8 @@ from torch import Tensor
 from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
-from gradoracle.oracle.rounding.quantity import Quantity, plus
+from gradoracle.oracle.rounding.quantity import FAR, Quantity, plus
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff, dropped_terms
 
 _LOST = 0.1 / FAR  # a relative error of a row beyond which its budget would decide nothing
