@@ -20,9 +20,9 @@ from places import TESTS
 
 from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import FULL_RUN, goals_of, wanted_goals
-from gradoracle.cases.hypothesis_backend import Provider, drawing
 from gradoracle.cases.hypothesis_strategy import strategy
 from gradoracle.cases.sample import build
+from gradoracle.cases.shrinking import Provider, drawing
 from gradoracle.cases.strategy import plainest
 from gradoracle.cases.stream import Hashed, _covering, stream
 from gradoracle.model import layouts, recipes
