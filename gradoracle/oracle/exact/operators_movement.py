@@ -80,7 +80,7 @@ def _positions(reader: Reader, x: Value, pool: list[Array], strides: Sequence[in
 
 
 def _place_truths(reader: Reader, places: Sequence[int], args: list[Any], kwargs: dict[str, Any]) -> Truths:
-    """Booleans of which some are unknown: values and unknowns are moved alike."""
+    """Booleans, some unknown: values and unknowns are moved alike."""
     values, unknown = list(args), list(args)
     for place in places:
         values[place] = followed(lambda x: x.values if isinstance(x, Truths) else x, args[place])

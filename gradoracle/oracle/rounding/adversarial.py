@@ -1,7 +1,7 @@
-"""Adverse roundings: large errors to few bits that only a few factors cause, and that drawn probes miss.
+"""Adverse roundings: rare worst-case errors of formats of few bits, which random probes miss.
 
 A correct kernel may multiply by any number before it rounds. A few numbers in a hundred cause far larger errors than
-the others, so that sixteen draws show too little of them, in two ways:
+the others, and sixteen probes show too little of them. There are two ways:
 
 - values closer than the spacing straddle the middle between two neighbours of the format: their errors are then as
   large as possible, with the sign of the very differences that the next sum multiplies them with (``splitting``);
@@ -40,7 +40,7 @@ def redraw(
 
     Args:
         noise: [R, *shape], from ``probes.rounding_errors``.
-        dice: the draws of the probes.
+        dice: the random numbers of the probes.
         key: [*shape] or [R, *shape], the values that are rounded.
         bits: of the format.
         width: [*shape], an error of 2^-bits.

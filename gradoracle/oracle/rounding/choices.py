@@ -83,11 +83,11 @@ def _others(roundoff: Roundoff, call: Call, x: Quantity, index: Tensor, dim: int
     """[A, *index.shape], further indices that each rank may have; None where every rank is decided.
 
     Args:
-        roundoff: of the run; only the one that carries variances looks for ties.
+        roundoff: the rounding model of the run; only one that carries variances looks for ties.
         call: the operator.
-        x: whose values are ordered.
-        index: [.., k, ..], that in truth.
-        dim: along which values are ordered.
+        x: the values that are ordered.
+        index: [.., k, ..], the indices in truth.
+        dim: the dim along which values are ordered.
 
     Raises:
         UnsupportedOperator: more than ``MOST`` values tie with one.

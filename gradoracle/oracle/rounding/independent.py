@@ -155,7 +155,7 @@ def product_of_one(call: Call, attribute: str) -> Tensor | None:
 
 
 def _one_by_one(squares: Tensor, own: Tensor, dim: int) -> Tensor:
-    """The variance of running products of factors, of which one that is 0 may have an error."""
+    """The variance of running products; a factor that is 0 may have an error."""
     product = torch.ones_like(squares.select(dim, 0))
     variance = torch.zeros_like(product)
     found = []

@@ -1,6 +1,6 @@
 """Probes: runs of a graph in float64 in which each rounding error is a function of the value that is rounded.
 
-A rounding to p bits is imitated by a rounding to p bits of the value times a factor, drawn once per probe and place.
+A rounding to p bits is imitated by a rounding to p bits of the value times a factor, sampled once per probe and place.
 The factor stands for what a budget cannot know (a kernel may hold P or P times l, S or S log2 e), and the known
 behaviour of rounding is kept: equal values err alike, values closer than the spacing err alike, and an odd function has
 odd errors. A quantity that is broadcast keeps one error.
@@ -45,9 +45,9 @@ class Dice:
     """The random numbers of probes: [R] for each place, a function of (seed, probe, place), the same on any machine.
 
     Args:
-        seed: of the draws.
+        seed: the seed of all numbers.
         probes: the numbers of the probes.
-        splits: whether the probe of number SPLIT is the splitting one, and not a drawn one.
+        splits: whether the probe of number SPLIT is the splitting one, and not a random one.
     """
 
     def __init__(self, seed: int, probes: range, splits: bool = False) -> None:
@@ -74,14 +74,13 @@ class Dice:
 
 
 def _uniform(seed: int, place: int, probes: range) -> Tensor:
-    drawn = [mixed(seed, place, probe) >> 11 for probe in probes]
-    return torch.tensor(drawn, dtype=torch.float64) * 2.0**-53
+    numbers = [mixed(seed, place, probe) >> 11 for probe in probes]
+    return torch.tensor(numbers, dtype=torch.float64) * 2.0**-53
 
 
 @functools.lru_cache(maxsize=4096)  # graphs of one family have the same places, whatever their shapes
 def _factors(seed: int, place: int, probes: range) -> Tensor:
-    drawn = torch.exp2(-_uniform(seed, place, probes))
-    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, drawn)
+    return _but_literal(torch.exp2(-_uniform(seed, place, probes)), probes)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -91,8 +90,12 @@ def _constants(seed: int, place: int, probes: range) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _cuts(seed: int, probes: range) -> Tensor:
-    drawn = _uniform(seed, _CUT, probes)
-    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, drawn)
+    return _but_literal(_uniform(seed, _CUT, probes), probes)
+
+
+def _but_literal(sampled: Tensor, probes: range) -> Tensor:
+    """The numbers of the probes, 1 in LITERAL."""
+    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, sampled)
 
 
 def rounding_errors(

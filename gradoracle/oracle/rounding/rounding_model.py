@@ -87,7 +87,7 @@ class Low:
     mean_square: Tensor | None
     bound: Tensor | None
 
-    def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, drawn: Tensor) -> None:
+    def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, sampled: Tensor) -> None:
         """Write the errors of such values into ``noise`` [R, *shape].
 
         They are those of rounding ``carried`` ([*shape] or [R, *shape]) times a factor to a multiple of the spacing, or
@@ -103,7 +103,7 @@ class Low:
         step = self.spacing / factors.view(-1, 1)
         lost = (carried / step).round_().mul_(step)
         if self.flush:
-            lost = torch.where(drawn.view(-1, 1) > 0, 0.0, lost)
+            lost = torch.where(sampled.view(-1, 1) > 0, 0.0, lost)
         lost = lost.sub_(carried)
         if every:
             runs.copy_(lost)
@@ -116,7 +116,7 @@ class Roundoff:
 
     Args:
         contract: the formats.
-        dice: the random draws of the probes; None if none are run.
+        dice: the random numbers of the probes; None if none are run.
         worst: whether bounds are kept.
         magnify: the factor by which all units are larger in probes (docs/background/budgets.md, the float64 contract).
         variances: whether variances are kept.
@@ -148,11 +148,11 @@ class Roundoff:
 
         Args:
             q: the quantity with its errors so far.
-            half_width: of the error, absolute.
-            key: equal keys err alike; for a format of few bits, the value in each probe is the key.
+            half_width: the half-width of the error, absolute.
+            key: the key: equal ones err alike; for a format of few bits, the value in each probe is the key.
             bits: keys equal to this many bits err alike.
             place: distinct places err independently.
-            bound: of the error at worst; default ``half_width``.
+            bound: the largest error; default ``half_width``.
             low: where the value is below the smallest normal number of its format; there the error is absolute.
             shift: the mean of the error (truncation) at most, in addition; a probe has a share of it (``Dice.cut``).
             single: whether it is the error of one rounding, not of many.
@@ -200,7 +200,7 @@ class Roundoff:
         return rounding_errors(key, bits, self.dice.factors(place), signed)
 
     def shared(self, q: Quantity, sensitivity: Tensor, place: int) -> Quantity:
-        """``q`` with the error of a rounded constant, u times ``sensitivity``: one draw for all elements of a probe."""
+        """``q`` with the error of a rounded constant, u times ``sensitivity``: one for all elements of a probe."""
         unit = FORMATS[self.contract.constants].unit_roundoff
         sensitivity = torch.nan_to_num(sensitivity, nan=0.0, posinf=0.0, neginf=0.0)
         variance, worst, probes = q.variance, q.worst, q.probes
@@ -209,8 +209,8 @@ class Roundoff:
         if self.worst:
             worst = plus(worst, unit * sensitivity.abs())
         if self.dice is not None:
-            drawn = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
-            noise = drawn * (unit * self.magnify * sensitivity)
+            sampled = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
+            noise = sampled * (unit * self.magnify * sensitivity)
             probes = noise.add_(q.value if probes is None else probes)
         return replace(q, variance=variance, worst=worst, probes=probes, held=None)
 
