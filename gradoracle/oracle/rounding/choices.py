@@ -57,10 +57,10 @@ def argument(roundoff: Roundoff, call: Call) -> Quantity:
     x, index = call.args[0], call.value
     dim = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim")
     if dim is None:
-        flat = replace(x, **{name: _flat(getattr(x, name)) for name in ("value", "variance", "worst")})
-        others = _others(roundoff, call, flat, index.reshape(1), 0)
-        return Quantity(index, others=None if others is None else others.reshape(-1, *index.shape))
-    at = index if index.dim() == x.value.dim() else index.unsqueeze(dim)
+        x = replace(x, **{name: _flat(getattr(x, name)) for name in ("value", "variance", "worst")})
+        at, dim = index.reshape(1), 0
+    else:
+        at = index if index.dim() == x.value.dim() else index.unsqueeze(dim)
     others = _others(roundoff, call, x, at, dim)
     return Quantity(index, others=None if others is None else others.reshape(-1, *index.shape))
 

@@ -146,18 +146,10 @@ def _kept(roundoff: Roundoff, call: Call) -> Quantity:
         return call.exact()
     if call.name == "neg":
         return replace(source, value=call.value, probes=call.probes(), place=call.place)
-    worst = (
-        None if source.worst is None else source.worst.expand_as(call.value)
-    )  # it moves no further than the argument
-    return Quantity(
-        call.value,
-        independent.kinked(call, "variance"),
-        independent.kinked(call, "floor"),
-        worst,
-        call.probes(),
-        source.held,
-        place=call.place,
-    )
+    variance, floor = (independent.kinked(call, error) for error in ("variance", "floor"))
+    # the result moves no further than the argument
+    worst = None if source.worst is None else source.worst.expand_as(call.value)
+    return Quantity(call.value, variance, floor, worst, call.probes(), source.held, place=call.place)
 
 
 def _chosen(roundoff: Roundoff, call: Call) -> Quantity:
