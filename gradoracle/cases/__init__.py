@@ -1,1 +1,1 @@
-"""Cases: their space, how they are drawn, ordered and shrunk, and which coverage goals they meet."""
+"""Cases: their space, how they are generated, ordered and shrunk, and which coverage goals they meet."""

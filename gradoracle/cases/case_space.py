@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, spread
@@ -16,7 +16,7 @@ from gradoracle.model.signature import Signature, TensorSpec, cotangent_name
 LARGE, VERY_LARGE = 100_000, 1_000_000  # a dim beyond either is a coverage goal
 TILE, TAIL = 64, 16  # rows of a tile; a size that is no multiple of 16 has a tail
 
-# Weights and the sizes drawn with them: powers of two and one either side, primes, block edges; small in the mean.
+# Weights, and the sizes that have them: powers of two and one either side, primes, block edges; small in the mean.
 _SIZES = {
     4: (1, 2, 3, 4, 5, 7, 8, 9, 13),
     2: (15, 16, 17, 23, 31, 32, 33, 47, 48, 61, 63, 64, 65),
@@ -32,7 +32,7 @@ class CaseSpace:
     Attributes:
         family: gives dims, tensors and options.
         kernel: may support only some of them.
-        dtypes: those drawn, the plainest first.
+        dtypes: the dtypes, the plainest first.
         sizes: of each dim.
         ranks: how many dims each ``*NAME`` stands for.
     """
@@ -42,7 +42,6 @@ class CaseSpace:
     dtypes: tuple[str, ...]
     sizes: Mapping[str, Sizes]
     ranks: Mapping[str, Sizes] = field(default_factory=dict)
-    _favoured: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def signature(self) -> Signature:
@@ -88,7 +87,7 @@ class CaseSpace:
 
     @cached_property
     def options(self) -> dict[str, tuple[Any, ...]]:
-        """The values of each option that is drawn, the definition's default first if it is among them."""
+        """The values that each option may have, the definition's default first if it is among them."""
         found = {}
         for spec in self.signature.options:
             values = self.kernel.options.get(spec.name, spec.values)
@@ -107,7 +106,7 @@ class CaseSpace:
 
     @cached_property
     def floats(self) -> dict[str, TensorSpec]:
-        """The float tensors by the name of the draw: primals, then cotangents."""
+        """The float tensors by the name of their draw: primals, then cotangents."""
         cotangents = {cotangent_name(spec.name): spec for spec in self.outputs if spec.kind == "float"}
         return {spec.name: spec for spec in self.signature.primals if spec.name not in self.absent} | cotangents
 
@@ -137,9 +136,9 @@ class CaseSpace:
 
     @cached_property
     def joint(self) -> dict[str, Mapping[str, str]]:
-        """The joint recipes of which some case draws all tensors, by name."""
-        drawn = {*self.floats, *self.integers}
-        return {name: joint for name, joint in self.family.joint.items() if drawn.issuperset(joint)}
+        """The joint recipes whose tensors some case has all, by name."""
+        there = {*self.floats, *self.integers}
+        return {name: joint for name, joint in self.family.joint.items() if there.issuperset(joint)}
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -164,10 +163,8 @@ class CaseSpace:
         return self.signature.constraints.settled(dims, self.sizes, fixed)
 
     def favoured(self, dim: str) -> tuple[int, ...]:
-        """The sizes of a dim that are drawn, ascending, likelier ones repeated."""
-        if dim not in self._favoured:
-            self._favoured[dim] = _favoured(self.sizes[dim])
-        return self._favoured[dim]
+        """The sizes that a dim has in most cases, ascending, likelier ones repeated."""
+        return _favoured(self.sizes[dim])
 
     def large(self, dim: str, above: int = LARGE) -> tuple[int, ...]:
         """The sizes of a dim in a few cases: beyond ``LARGE`` up to ``VERY_LARGE``, or beyond that."""
@@ -192,7 +189,7 @@ def case_space(
 ) -> CaseSpace:
     """The case space that family, kernel and user allow.
 
-    A user's range may exceed the sizes that the family draws by default, up to its ``farthest``.
+    A user's range may exceed the sizes that the family has by default, up to its ``farthest``.
 
     Raises:
         ValueError: a dim is unknown, no size of a dim or no dtype is left, or no sizes keep the constraints.
@@ -231,7 +228,7 @@ def case_space(
 def batch_dims(signature: Signature) -> tuple[str, ...]:
     """Dims of every tensor with two dims or more that are never the last: those that programs are spread over.
 
-    They are in the order of the first tensor: sizes are drawn in this order, and a set has another one in each process.
+    They are in the order of the first tensor: sizes are chosen in this order, and a set has another in each process.
     """
     signature = signature.at()
     tensors = [spec.dims for spec in (*signature.inputs, *signature.outputs) if len(spec.dims) > 1]
@@ -258,6 +255,7 @@ def _reaching(sizes: Sizes, asked: Sizes) -> Sizes:
     return Sizes(sizes.minimum, sizes.farthest, sizes.multiple, (), sizes.farthest)
 
 
+@cache
 def _favoured(sizes: Sizes) -> tuple[int, ...]:
     if sizes.choices:
         return tuple(sorted(size for size in sizes.choices if size <= LARGE) or sorted(sizes.choices))

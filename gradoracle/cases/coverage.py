@@ -23,18 +23,18 @@ FULL_RUN = 100  # cases from which every goal is expected to be met
 
 @dataclass(frozen=True)
 class Focus:
-    """What a case must have to meet one goal; everything else is drawn as usual.
+    """What a case must have to meet one goal; everything else is as usual.
 
     Attributes:
         goal: the name of the goal; "" for none.
         sizes: the sizes that a dim may have.
-        ranks: how many dims ``*NAME`` must stand for.
-        less: two dims of which the first must be smaller.
+        ranks: the number of dims that each ``*NAME`` must stand for.
+        less: two dims; the first must be smaller.
         large: the dim above ``LARGE``, with its sizes in ``sizes``; the rest of the case is plain and small.
-        dtype: of the case.
-        options: fixed ones.
-        recipe: of one tensor: its text, and whether it draws integers.
-        layout: of one tensor: its name, and whether of a cotangent.
+        dtype: the dtype of the case.
+        options: the options that are fixed.
+        recipe: the recipe of one tensor, and whether it gives integers.
+        layout: the layout of one tensor, and whether it is a cotangent.
         joint: a joint recipe of the family.
         given: an optional input, and whether it is given.
         blocks: the block configuration, "auto" for none.
@@ -113,8 +113,8 @@ def _goals_of(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
     for name, joint in family.joint.items():
         there = (spec for spec in signature.inputs if not spec.optional or spec.name in case.draws)
         names = {spec.name for spec in there} | {cotangent_name(s.name) for s in signature.returned(case.options)}
-        drawn = (case.draw(tensor).recipe == recipes.canonical(text) for tensor, text in joint.items())
-        if set(joint) <= names and all(drawn):
+        same = (case.draw(tensor).recipe == recipes.canonical(text) for tensor, text in joint.items())
+        if set(joint) <= names and all(same):
             yield f"joint {name}"
 
 
@@ -189,7 +189,7 @@ def _of_many_programs(
     """
     found = kernel.tiles_of(dtype, dims, blocks, 1) if blocks else {}
     tiles = {dim: tile for dim, tile in found.items() if dim in dims}
-    return {dim: 2 for dim in batch} | {dim: 2 * tile + 1 for dim, tile in tiles.items()} if tiles else {}
+    return dict.fromkeys(batch, 2) | {dim: 2 * tile + 1 for dim, tile in tiles.items()} if tiles else {}
 
 
 def _block_focuses(within: CaseSpace) -> Iterator[Focus]:

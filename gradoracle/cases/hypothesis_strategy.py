@@ -5,7 +5,7 @@
     @given(gradoracle.strategy(family, kernel))
     def test_something(case): ...
 
-It draws as the stream of ``gradoracle check`` does, with Hypothesis as the source of numbers.
+It generates cases as the stream of ``gradoracle check`` does, with Hypothesis as the source of numbers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def strategy(
 ) -> st.SearchStrategy[Case]:
     """A strategy of the cases that family and kernel allow.
 
-    One case in three is drawn towards a coverage goal (a recipe, a layout, a tail...); dims above 100 000 are left to
-    the stream. Shrinks towards small dims, the first dtype, default options, normal and contiguous tensors, seed 0.
+    One case in three is generated towards a coverage goal (a recipe, a layout, a tail...); dims above 100 000 are left
+    to the stream. Shrinks towards small dims, the first dtype, default options, normal and contiguous tensors, seed 0.
 
     Args:
         family: gives dims, dtypes, options and joint recipes.
         kernel: narrows dims, dtypes and options, and names block configurations.
-        dtypes: which to draw; by default the family's.
+        dtypes: the dtypes of the cases; by default the family's.
         dims: narrower sizes by dim.
 
     Raises:

@@ -42,7 +42,7 @@ class Sample:
         tangents: one for each float input, by the input's name.
         cotangents: one for each float output that is returned, by the output's name.
         options: every option of the definition, defaults included.
-        source: the file that some of the tensors were read from; "" where all are drawn.
+        source: the file that some of the tensors were read from; "" where all are generated.
         changes: what calls of the kernel wrote to tensors, by ``q``, ``do``, ``tq``: (call, change), the first of each;
             shared with all samples derived from this one.
     """
@@ -101,10 +101,10 @@ def build(
     Each tensor has a random stream of its own, named by role and name, and so does not change when another is added.
 
     Args:
-        case: dims, dtype and draws.
-        signature: of the family's definition.
-        domains: of the integer inputs, by name (``family.domains``).
-        device: where the tensors go; they are drawn on the CPU.
+        case: the dims, dtype and draws.
+        signature: the signature of the family's definition.
+        domains: the domains of the integer inputs, by name (``family.domains``).
+        device: the device of the tensors, which are generated on the CPU.
 
     Raises:
         ValueError: the case does not fit the signature; it says what was given and what is expected.

@@ -1,7 +1,7 @@
-"""Saved tensors: one case from a file of a user's tensors, in place of the stream (``--inputs saved.pt``).
+"""Saved tensors: one case from a file of a user's tensors, instead of the stream (``--inputs saved.pt``).
 
 The file is what ``torch.save({"q": q, "k": k, "do": grad_o}, "saved.pt")`` writes: tensors by the names of inputs, a
-cotangent as ``d`` and the output's name, a tangent as ``t`` and the input's. Those that are missing are drawn.
+cotangent as ``d`` and the output's name, a tangent as ``t`` and the input's. Those that are missing are generated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gradoracle.project.values import saved
 
 
 class Given(str):
-    """Tensors of this process in place of a file; as text, what reports call them."""
+    """Tensors of this process instead of a file; as text, what reports call them."""
 
     tensors: Mapping[str, Tensor]
 
@@ -66,10 +66,11 @@ def saved_case(
     """The case of a file of tensors, with dims and dtype read from them.
 
     Args:
-        family: whose signature names the tensors.
+        family: the family, with the names of the tensors.
         inputs: the file.
-        options: those that differ from the definition's defaults; the cotangent of an optional output adds its option.
-        seed: of the tensors that are drawn.
+        options: the options that differ from the definition's defaults; the cotangent of an optional output adds its
+            option.
+        seed: the seed of the tensors that are generated.
         supported: the values of options that the kernel takes, where not all (``Kernel.options``).
 
     Raises:
@@ -81,13 +82,13 @@ def saved_case(
     specs = _specs(family)
     unknown = [name for name in tensors if name not in specs]
     if unknown:
-        given = f"{_said(inputs)} holds {_listed(unknown)}"
+        given = f"{_origin(inputs)} holds {_listed(unknown)}"
         raise UsageError(f"{given}, which {family.name} does not have; {_wanted(family)}")
     missing = [spec.name for spec in family.signature.inputs if not spec.optional and spec.name not in tensors]
     if missing:
-        raise UsageError(f"{_said(inputs)} lacks {_listed(missing)}; {_wanted(family)}")
+        raise UsageError(f"{_origin(inputs)} lacks {_listed(missing)}; {_wanted(family)}")
     options = _asked_for(family, tensors, options, supported or {}, inputs)
-    dtype = _dtype(family, tensors, specs, inputs)
+    dtype = _dtype(tensors, specs, inputs)
     dims = _dims(family, tensors, specs, inputs)
     draws = {s.name: Draw() for s in family.signature.inputs if s.optional and s.kind == "float" and s.name in tensors}
     draws |= {s.name: Draw("index") for s in family.signature.inputs if s.kind == "int" and s.name in tensors}
@@ -96,7 +97,7 @@ def saved_case(
 
 
 def saved_line(case: Case, family: Family, inputs: str) -> str:
-    """The case of a file in words: the file, dtype, dims and options, which tensors it holds and which are drawn.
+    """The case of a file in words: the file, dtype, dims and options, which tensors it holds and which are generated.
 
     It is not a case line, from which its tensors could not be built.
     """
@@ -123,18 +124,18 @@ def load(inputs: str) -> dict[str, Tensor]:
     try:
         held = torch.load(inputs, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError):
-        raise UsageError(f"{_said(inputs)} cannot be read as tensors and nothing but tensors; {expected}") from None
+        raise UsageError(f"{_origin(inputs)} cannot be read as tensors and nothing but tensors; {expected}") from None
     if not isinstance(held, Mapping) or not held:
         what = "nothing" if isinstance(held, Mapping) else f"a {type(held).__name__}"
-        raise UsageError(f"{_said(inputs)} holds {what}; {expected}")
+        raise UsageError(f"{_origin(inputs)} holds {what}; {expected}")
     for name, tensor in held.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
             what = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise UsageError(f"{_said(inputs)} holds an object of type {what} as {name!r}; {expected}, each dense")
+            raise UsageError(f"{_origin(inputs)} holds an object of type {what} as {name!r}; {expected}, each dense")
     return {name: tensor.detach() for name, tensor in held.items()}
 
 
-def _said(inputs: str) -> str:
+def _origin(inputs: str) -> str:
     return str(inputs) if isinstance(inputs, Given) else f"--inputs {inputs}"
 
 
@@ -152,7 +153,7 @@ def _wanted(family: Family) -> str:
     return f"expected {', '.join(inputs)} and, where they are not to be drawn, {', '.join(others)}"
 
 
-def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:
+def _dtype(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:
     """The dtype that all float tensors share, except those whose dtype the definition fixes."""
     found: dict[str, str] = {}
     fixed: dict[str, str] = {}
@@ -160,12 +161,12 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
         dtype = str(tensor.dtype).removeprefix("torch.")
         if specs[name].kind == "int":
             if tensor.is_floating_point() or tensor.is_complex():
-                raise UsageError(f"{_said(inputs)}: {name} has dtype {dtype}, expected an integer dtype")
+                raise UsageError(f"{_origin(inputs)}: {name} has dtype {dtype}, expected an integer dtype")
             continue
         if dtype not in DTYPES:
-            raise UsageError(f"{_said(inputs)}: {name} has dtype {dtype}, expected one of {', '.join(DTYPES)}")
+            raise UsageError(f"{_origin(inputs)}: {name} has dtype {dtype}, expected one of {', '.join(DTYPES)}")
         if bool(tensor.isnan().any()):
-            raise UsageError(f"{_said(inputs)}: {name} holds NaN, of which no truth is known; expected numbers")
+            raise UsageError(f"{_origin(inputs)}: {name} holds NaN, of which no truth is known; expected numbers")
         if specs[name].dtype:
             fixed[name] = dtype
         else:
@@ -173,12 +174,12 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
     if len(found) != 1:
         mixed = " and ".join(f"{name} in {dtype}" for dtype, name in found.items())
         raise UsageError(
-            f"{_said(inputs)} holds {mixed or 'no float tensor'}; expected one dtype for all float tensors"
+            f"{_origin(inputs)} holds {mixed or 'no float tensor'}; expected one dtype for all float tensors"
         )
     (own,) = found
     for name, dtype in fixed.items():
         if dtype != specs[name].held(own):
-            raise UsageError(f"{_said(inputs)}: {name} has dtype {dtype}, expected {specs[name].held(own)}")
+            raise UsageError(f"{_origin(inputs)}: {name} has dtype {dtype}, expected {specs[name].held(own)}")
     return own
 
 
@@ -198,7 +199,7 @@ def _asked_for(
             continue
         if True not in supported.get(spec.asked_by, (True,)):
             raise UsageError(
-                f"{_said(inputs)} holds {name!r}, but {spec.name} is returned only with {spec.asked_by}=true, which "
+                f"{_origin(inputs)} holds {name!r}, but {spec.name} is returned only with {spec.asked_by}=true, which "
                 "is not among what is checked; expected a file without it"
             )
         found[spec.asked_by] = True
@@ -216,9 +217,9 @@ def _dims(
         spec, shape = specs[name], tuple(tensor.shape)
         if len(shape) != len(spec.dims):
             form = f"{len(spec.dims)} dims [{' '.join(spec.dims)}]"
-            raise UsageError(f"{_said(inputs)}: {name} has shape {shape}, expected {form}")
+            raise UsageError(f"{_origin(inputs)}: {name} has shape {shape}, expected {form}")
         if 0 in shape:
-            raise UsageError(f"{_said(inputs)}: {name} has shape {shape}, expected at least one element")
+            raise UsageError(f"{_origin(inputs)}: {name} has shape {shape}, expected at least one element")
         for dim, size in zip(spec.dims, shape, strict=True):
             terms = dim_names(dim)
             if len(terms) != 1 or "//" in dim or "-" in dim:  # several sizes of T give one of T//2
@@ -227,13 +228,13 @@ def _dims(
                 least = size_of(dim, {terms[0]: 1})
                 expected = f"{terms[0]} at least 1" if size < least else "another size"
                 raise UsageError(
-                    f"{_said(inputs)}: {name} has shape {shape}, where {dim} is {size}, expected {expected}"
+                    f"{_origin(inputs)}: {name} has shape {shape}, where {dim} is {size}, expected {expected}"
                 )
-            term, found_size = own
-            known, by = sizes.setdefault(term, (found_size, name))
-            if known != found_size:
+            term, whole = own
+            known, by = sizes.setdefault(term, (whole, name))
+            if known != whole:
                 raise UsageError(
-                    f"{_said(inputs)}: {name} has shape {shape}, where {dim} is {size}, "
+                    f"{_origin(inputs)}: {name} has shape {shape}, where {dim} is {size}, "
                     f"but {by} has {term} = {known}; expected one size of {term}"
                 )
     for name, tensor in tensors.items():  # what only T//2 says
@@ -244,7 +245,7 @@ def _dims(
     for name, tensor in tensors.items():
         fitting = specs[name].shape(found)
         if tuple(tensor.shape) != fitting:
-            raise UsageError(f"{_said(inputs)}: {name} has shape {tuple(tensor.shape)}, expected {fitting}")
+            raise UsageError(f"{_origin(inputs)}: {name} has shape {tuple(tensor.shape)}, expected {fitting}")
     return found
 
 
@@ -261,7 +262,7 @@ def _present(
                 wanted = f"as in {by} {known}" if own != known else f"0 to {MOST_SPREAD}"
                 form = f"{starred} of [{' '.join(specs[name].dims)}]"
                 raise UsageError(
-                    f"{_said(inputs)}: {name} has shape {tuple(tensor.shape)}, which leaves {own} dims for {form}; "
+                    f"{_origin(inputs)}: {name} has shape {tuple(tensor.shape)}, which leaves {own} dims for {form}; "
                     f"expected {wanted}"
                 )
     return family.signature.dims_of({starred: count for starred, (count, _) in counts.items()})
@@ -273,7 +274,7 @@ def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mappin
         if spec.kind != "int" or spec.name not in tensors:
             continue
         if fault := family.domains[spec.name].fault(tensors[spec.name], dims):
-            raise UsageError(f"{_said(inputs)}: {spec.name} {fault}")
+            raise UsageError(f"{_origin(inputs)}: {spec.name} {fault}")
 
 
 def _listed(names: list[str]) -> str:

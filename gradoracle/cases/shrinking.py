@@ -1,18 +1,21 @@
-"""Shrinking: from a violating case to a small, readable one that still violates, driven by Hypothesis."""
+"""Shrinking: from a violating case to a small, readable one that still violates, driven by Hypothesis.
+
+Hypothesis starts from the violating case, which a backend of ours makes: its documented interface for other generators.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, PrimitiveProvider
 
 from gradoracle.cases.case_space import CaseSpace, case_space
-from gradoracle.cases.hypothesis_backend import drawing
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import Sizes
 from gradoracle.model.family import Family
@@ -42,7 +45,7 @@ def shrink(
     """Shrink a violating case.
 
     Each part of the result is that of ``case`` or plainer: a smaller size, a plainer dtype, a default option, a plainer
-    recipe or layout, seed 0. Hypothesis starts from ``case`` and draws one number for each part: first among a few
+    recipe or layout, seed 0. Hypothesis starts from ``case`` and chooses one number for each part: first among a few
     round sizes, then among all sizes that are left.
 
     Args:
@@ -67,6 +70,48 @@ def shrink(
         return search.best, str(late)
     return search.best, ""
 
+
+BACKEND = "gradoracle"
+_scripts: list[Iterator[int]] = []
+
+
+@contextlib.contextmanager
+def drawing(numbers: Sequence[int]) -> Iterator[str]:
+    """Yield the name of a backend, for ``settings(backend=...)``, that gives these numbers in turn, then the least."""
+    _scripts.append(iter(numbers))
+    try:
+        yield BACKEND
+    finally:
+        _scripts.pop()
+
+
+def _refused(what: str) -> Callable[..., NoReturn]:
+    """A method of ``Provider`` that refuses a kind of value."""
+
+    def draw(*arguments: Any, **constraints: Any) -> NoReturn:
+        raise NotImplementedError(f"{what} was drawn; expected bounded integers only")
+
+    return draw
+
+
+class Provider(PrimitiveProvider):
+    """Gives bounded integers from the current script, and nothing else."""
+
+    lifetime = "test_function"
+
+    def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **hints: Any) -> int:
+        """The next number of the script, brought within both bounds."""
+        if min_value is None or max_value is None:
+            _refused("an integer without bounds")()
+        return min(max(next(_scripts[-1], min_value), min_value), max_value)
+
+    draw_boolean = _refused("a boolean")
+    draw_float = _refused("a float")
+    draw_string = _refused("a string")
+    draw_bytes = _refused("bytes")
+
+
+AVAILABLE_PROVIDERS[BACKEND] = f"{__name__}.{Provider.__name__}"
 
 Steps = tuple[Any, ...]  # the values of one part of a case, the plainest first, the case's own last
 Part = tuple[str, str, Steps]  # field, name, steps
@@ -96,9 +141,9 @@ class _Ladder:
         return [*self.top, *(2 for _ in self.groups)]
 
     def strategy(self) -> st.SearchStrategy[tuple[int, ...]]:
-        """Draw a place (from 1 on) for each part, then for each group whether it is plain (1) or as drawn (2).
+        """A place (from 1 on) for each part, then for each group whether it is plain (1) or as placed (2).
 
-        Hypothesis simplifies the last draws first, so whole groups become plain before single parts do.
+        Hypothesis simplifies the last numbers first, so whole groups become plain before single parts do.
         """
         places = st.tuples(*(st.integers(1, len(steps)) for _, _, steps in self.parts))
         switches = st.tuples(*(st.integers(1, 2) for _ in self.groups))

@@ -1,4 +1,4 @@
-"""Strategy: how one case is drawn. Only its plain values are drawn, never the numbers in its tensors, so it is fast."""
+"""Strategy: how one case is generated: its plain values, never the numbers in its tensors, so it is fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_ROWS = 60_000  # product of ``CaseSpace.rows``; ordinary cases are clamped
 _MOST_ELEMENTS = 1 << 19  # of one tensor
 _NARROW, _SHORT = 8, 17  # the other dims of a case with a large one: features, and lengths
 
-# How the values of a case are drawn, and how often: about half of the cases are continuous and plain.
+# What the values of a case are, and how often: about half of the cases are continuous and plain.
 _MODES = ("plain",) * 9 + ("scaled",) * 4 + ("one special",) * 4 + ("joint",) * 1 + ("all special",) * 2
 _SCALED = (
     "normal", "normal", "normal:3", "normal:0.1", "normal:10", "normal:0.001", "uniform", "positive", "alternating",
@@ -47,7 +47,7 @@ def drawn(index: Callable[[int], int], within: CaseSpace, towards: Sequence[Focu
         index: the source of random numbers: ``index(n)`` is one of 0 .. n - 1, for n up to 100.
         within: what is allowed.
         towards: coverage goals.
-        often: one case in this many is drawn towards one of the goals.
+        often: one case in this many is generated towards one of the goals.
     """
     turns = (False,) * (often - 1) + (bool(towards),)
 
@@ -63,7 +63,7 @@ def plainest(within: CaseSpace) -> Case:
 
 
 def draw_case(choose: Choose[Any], within: CaseSpace, focus: Focus) -> Case:
-    """One case by choices from sequences, of which the first is the plainest; a focus then changes what it asks for."""
+    """One case by choices from sequences, the plainest value first in each; a focus then changes what it asks for."""
     dims = _dims(choose, within)
     dtype = choose(within.dtypes)
     options = {name: choose(values) for name, values in within.options.items()}
@@ -108,7 +108,7 @@ _MOST = 100
 
 
 def _place(index: Callable[[int], int], count: int) -> int:
-    """A number below ``count``; beyond 100 it takes two draws, which the stream of every seed depends on."""
+    """A number below ``count``; beyond 100 it takes two numbers, which the stream of every seed depends on."""
     if count <= _MOST:
         return index(count) if count > 1 else 0
     block = _place(index, -(-count // _MOST))
@@ -168,11 +168,11 @@ def _enlarged(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focu
     for spec in within.signature.at().inputs:
         places = [place for place, dim in enumerate(spec.dims) if large in dim_names(dim)]
         repeated.update(spec.dims[: places[0]] if places else ())
-    for dim, drawn in dims.items():
+    for dim, size in dims.items():
         most = 1 if dim in repeated else _SHORT if dim in within.rows else _NARROW
         least = within.family.beside_large.get(dim, 0)
         assert isinstance(least, int)  # of a tensor it is a recipe
-        fitting = [other for other in within.favoured(dim) if other <= max(min(most, drawn), least)]
+        fitting = [other for other in within.favoured(dim) if other <= max(min(most, size), least)]
         small[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
     asked = within.ranked(within.filled({**small, large: choose(focus.sizes[large])}))
     return within.settled(asked, {large})

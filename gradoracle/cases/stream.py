@@ -45,8 +45,8 @@ def stream(
 ) -> list[Case]:
     """The cases of one run, in order.
 
-    For each dtype a pool is drawn, the plainest case included, and then more cases towards goals that the pool is
-    short of. The stream begins with the cases that meet the most goals, so that a run that is cut short has covered
+    For each dtype a pool is generated, the plainest case included, and then more cases towards goals that the pool
+    is short of. The stream begins with the cases that meet the most goals, so that a run that is cut short has covered
     much; dtypes take turns throughout.
 
     Args:
@@ -56,7 +56,7 @@ def stream(
         dims: narrower sizes by dim.
         examples: the number of cases.
         seed: another seed gives other cases.
-        few_compilations: choose cases of fewer kinds (``Kernel.compiled_for``), besides those that meet the goals.
+        few_compilations: prefer cases of a few kinds (``Kernel.compiled_for``), once the goals are met.
 
     Raises:
         ValueError: no case is allowed, or ``examples`` distinct ones cannot be found.
@@ -108,7 +108,7 @@ def _pool(within: CaseSpace, expected: Mapping[str, int], examples: int, seed: i
 
 
 def _add(found: Found, within: CaseSpace, towards: Sequence[Focus], often: int, count: int, source: Hashed) -> None:
-    """Draw ``count`` cases, one in ``often`` towards a goal, and keep those that are new."""
+    """Generate ``count`` cases, one in ``often`` towards a goal, and keep those that are new."""
     for _ in range(count):
         case = drawn(source.below, within, towards, often=often)
         if case not in found:
@@ -140,7 +140,7 @@ def _covering(pool: Found, expected: Mapping[str, int], examples: int) -> list[C
 
 def _shares(dtypes: Sequence[str], first: Iterable[Case], examples: int) -> dict[str, int]:
     """How many more cases of each dtype give equal shares, as far as ``first`` allows."""
-    shares = {dtype: 0 for dtype in dtypes}
+    shares = dict.fromkeys(dtypes, 0)
     counts = Counter(case.dtype for case in first)
     for _ in range(examples - counts.total()):
         fewest = min(dtypes, key=lambda dtype: counts[dtype])

@@ -25,11 +25,10 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
-from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.truth import Oracle, Truth, names, tensor_of
+from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
 
 T = TypeVar("T")
 

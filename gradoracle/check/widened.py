@@ -33,9 +33,8 @@ from gradoracle.model.job import PropertyResult
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
-from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.truth import TRUTH_SHARE, Truth
+from gradoracle.oracle.truth import TRUTH_SHARE, Truth, Unread
 
 _LARGEST = 1 << 30  # bytes of storage of a tensor that is widened
 _RUNS, _SECONDS = 8, 20.0  # of the kernel that measure its rounding, at most

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gradoracle.oracle.exact import decompositions
-from gradoracle.oracle.rounding import fused
+from gradoracle.oracle.rounding.probes import rounding_errors
 
 
 def warm() -> None:
     """Build the table of decompositions, load numba's compiled code, and let torch.fx trace once."""
     decompositions.table()
     one = torch.ones(1, dtype=torch.float64)
-    fused.errors(one[None], one, one, 2.0, None)
+    rounding_errors(one, 8, one, one)
     torch.fx.symbolic_trace(_square)
 
 

@@ -21,7 +21,7 @@ class Scalable(Protocol):
     kernel, and is tested against the definition where both apply.
 
     Attributes:
-        algorithms: orders of roundings of whose kernels it gives budgets, for every sample. The family names them too,
+        algorithms: the orders of roundings that it has budgets for, for every sample. The family names them too,
             without a program: ``algorithms={name: {}}``.
     """
 

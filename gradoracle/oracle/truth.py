@@ -6,6 +6,7 @@ Graphs are traced once per shape, options and derivative, and kept.
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,21 +23,25 @@ from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.formats import FORMATS
 from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp_name
-from gradoracle.oracle import beyond_float64
-from gradoracle.oracle.beyond_float64 import Unread, leaves
 from gradoracle.oracle.exact import float64
-from gradoracle.oracle.exact.cost import TooLarge
 from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
-from gradoracle.oracle.exact.enclosure import Expansion
-from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.exact.enclosure import Enclosure, Expansion
+from gradoracle.oracle.exact.interpretation import TooLarge
+from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, trace
 from gradoracle.oracle.rounding import reading
+from gradoracle.oracle.rounding.quantity import FAR
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.rounding.spacing import half_spacing
+from gradoracle.oracle.rounding.rounding_model import half_spacing
 from gradoracle.oracle.scalable import Scalable
 
 GRAPHS_KEPT = 64
 OPERATIONS = 40_000_000  # on single numbers, that an exact reading may take
 TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma
+_NOTHING = 1e-300  # an error that no dtype shows
+
+
+class Unread(Exception):
+    """No reading gives this truth here; the message says why in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -278,22 +283,44 @@ class Oracle:
     def _beyond_float64(
         self, graph: Graph, args: Sequence[Tensor], budgets: Sequence[Budget], within: float64.Range
     ) -> list[Truth]:
-        """The certified truth of a graph whose values leave float64, undecided where budgets are lost.
+        """The certified truth of a graph whose values leave float64, undecided where there is no budget.
 
-        A budget is where it depends on a number beyond float64, or its own value is not the truth.
+        A budget is computed in float64: it is lost where it depends on a number beyond, or its own value is not the
+        truth.
 
         Args:
             graph, args: of the reading.
-            budgets: computed in float64.
+            budgets: of the outputs.
             within: where they leave float64.
 
         Raises:
-            Unread: it cannot be certified, or float64 was asked for.
+            Unread: it cannot be certified, float64 was asked for, or no budget is left.
         """
+        from gradoracle.oracle.exact import certified
 
+        leaves = f"the definition leaves the range of float64 ({within.left})"
         if self.reading == "float64":
-            raise Unread(f"{leaves(within)}; --oracle auto reads it in balls")
-        balls, unknown = beyond_float64.read(graph, args, budgets, within, OPERATIONS, TRUTH_SHARE)
+            raise Unread(f"{leaves}; --oracle auto reads it in balls")
+        if missing := certified.unavailable():
+            raise Unread(f"{leaves}; {missing}")
+
+        inf = torch.tensor(math.inf, dtype=torch.float64)
+
+        def widest(balls: Sequence[Enclosure]) -> list[Tensor]:
+            known = zip(balls, budgets, strict=True)
+            return [torch.where(_is_of(b, ball), (b.sigma * TRUTH_SHARE).clamp_min(_NOTHING), inf) for ball, b in known]
+
+        try:
+            balls = certified.certify(graph, args, widest, operations=OPERATIONS)
+        except (TooLarge, UnsupportedOperator) as error:
+            raise Unread(f"{leaves}, and {error}") from None
+        lost = reading.tainted(graph, args, {node: [(None, made)] for node, made in within.made.items()})
+        unknown = [
+            ball.undecided | ~_is_of(budget, ball) | (False if mask is None else mask)
+            for ball, budget, mask in zip(balls, budgets, lost, strict=True)
+        ]
+        if all(bool(each.all()) for each in unknown):
+            raise Unread(f"{leaves}, and so does every budget")
         return [
             Truth(ball.high, ball.radius, "certified", ball, each) for ball, each in zip(balls, unknown, strict=True)
         ]
@@ -397,3 +424,9 @@ def _float64_radius(budget: Budget, contract: Contract, stored: str) -> Tensor:
         return budget.sigma * ratio
     step = torch.where(budget.value.isfinite(), half_spacing(budget.value.abs(), FORMATS[stored].unit_roundoff), 0.0)
     return (budget.sigma.square() - step.square() / 3).clamp_min(0.0).sqrt() * ratio
+
+
+def _is_of(budget: Budget, ball: Enclosure) -> Tensor:
+    """Where a budget is that of the truth: its own value, in float64, is no further from it than rounding explains."""
+    same = (budget.value == ball.high) | (budget.value.isnan() & ball.high.isnan() & (ball.radius == 0))
+    return same | ((budget.value - ball.high).abs() <= FAR * budget.sigma + _NOTHING)

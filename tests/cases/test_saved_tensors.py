@@ -1,4 +1,4 @@
-"""Saved tensors in place of the stream: what they say of dims and dtype, and every file that does not fit."""
+"""Saved tensors instead of the stream: the dims and dtype they give, and every file that does not fit."""
 
 from __future__ import annotations
 
@@ -77,27 +77,24 @@ def test_the_sample_has_the_saved_values_strides_and_drawn_rest(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("tensors", "says"),
     [
-        ([SCORES], "holds a list; expected a dict {name: tensor} saved with torch.save"),
-        ({}, "holds nothing; expected a dict"),
-        ({"scores": 3.0, "lengths": LENGTHS}, "holds an object of type float as 'scores'"),
+        ([SCORES], "holds a list"),
+        ({}, "holds nothing"),
+        ({"scores": 3.0, "lengths": LENGTHS}, "type float as 'scores'"),
         ({"scores": SCORES.to_sparse(), "lengths": LENGTHS}, "type torch.sparse_coo as 'scores'"),
-        ({"scores": SCORES}, "lacks 'lengths'; expected scores, lengths, weights (optional)"),
-        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans does not have; expected scores"),
-        ({"scores": SCORES, "lengths": LENGTHS, "dtotal": torch.ones(4)}, "dtotal has shape (4,), where B is 4, but"),
-        ({"scores": SCORES, "lengths": LENGTHS[:2]}, "but scores has B = 3; expected one size of B"),
-        ({"scores": SCORES[0], "lengths": LENGTHS}, "scores has shape (6,), expected 2 dims [B T+1]"),
-        ({"scores": SCORES[:, :0], "lengths": LENGTHS}, "shape (3, 0), expected at least one element"),
+        ({"scores": SCORES}, "lacks 'lengths'"),
+        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans"),
+        ({"scores": SCORES, "lengths": LENGTHS, "dtotal": torch.ones(4)}, "dtotal has shape (4,)"),
+        ({"scores": SCORES, "lengths": LENGTHS[:2]}, "scores has B = 3"),
+        ({"scores": SCORES[0], "lengths": LENGTHS}, "expected 2 dims [B T+1]"),
+        ({"scores": SCORES[:, :0], "lengths": LENGTHS}, "scores has shape (3, 0)"),
         ({"scores": SCORES[:, :1], "lengths": LENGTHS}, "T+1 is 1, expected T at least 1"),
-        (
-            {"scores": SCORES, "lengths": LENGTHS, "weights": torch.ones(2, 3)},
-            "weights has shape (2, 3), expected (2, 2)",
-        ),
-        ({"scores": SCORES, "lengths": LENGTHS, "tscores": SCORES.half()}, "scores in float32 and tscores in float16"),
-        ({"scores": SCORES.to(torch.complex64), "lengths": LENGTHS}, "scores has dtype complex64, expected one of"),
-        ({"scores": LENGTHS[:, None], "lengths": LENGTHS}, "scores has dtype int64, expected one of float32"),
-        ({"scores": SCORES, "lengths": LENGTHS.float()}, "lengths has dtype float32, expected an integer dtype"),
+        ({"scores": SCORES, "lengths": LENGTHS, "weights": torch.ones(2, 3)}, "(2, 3), expected (2, 2)"),
+        ({"scores": SCORES, "lengths": LENGTHS, "tscores": SCORES.half()}, "tscores in float16"),
+        ({"scores": SCORES.to(torch.complex64), "lengths": LENGTHS}, "scores has dtype complex64"),
+        ({"scores": LENGTHS[:, None], "lengths": LENGTHS}, "scores has dtype int64"),
+        ({"scores": SCORES, "lengths": LENGTHS.float()}, "lengths has dtype float32"),
         ({"scores": SCORES * torch.nan, "lengths": LENGTHS}, "scores holds NaN"),
-        ({"scores": SCORES, "lengths": LENGTHS + 1}, "lengths holds 2 to 6, expected integers from 1 to 5"),
+        ({"scores": SCORES, "lengths": LENGTHS + 1}, "lengths holds 2 to 6"),
         ({"scores": SCORES, "lengths": LENGTHS, "starts": torch.tensor([0, 3, 2, 5])}, "starts must rise from 0 to 5"),
     ],
 )
@@ -112,11 +109,9 @@ def test_a_file_that_does_not_fit_is_one_sentence(tmp_path: Path, tensors: Any, 
 def test_a_file_that_holds_no_tensors_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "junk.pt"
     file.write_bytes(content)
-    with pytest.raises(
-        UsageError, match=r"junk\.pt cannot be read as tensors and nothing but tensors; expected a dict"
-    ):
+    with pytest.raises(UsageError, match=r"junk\.pt cannot be read"):
         load(str(file))
-    with pytest.raises(UsageError, match=r"no such file; expected tensors saved with torch\.save"):
+    with pytest.raises(UsageError, match="no such file"):
         load(str(tmp_path / "missing.pt"))
 
 
@@ -170,8 +165,8 @@ def test_a_saved_input_that_is_changed_is_noticed(saved: str) -> None:
     assert [f.tensor for f in verdict.counterexample.findings if f.outcome.value == "violated"] == ["w"]
 
 
-def test_what_cannot_go_with_saved_tensors_is_said(saved: str) -> None:
-    with pytest.raises(UsageError, match="--dim N cannot be combined with --inputs"):
+def test_what_cannot_go_with_saved_tensors_is_refused(saved: str) -> None:
+    with pytest.raises(UsageError, match="--dim N cannot be combined"):
         checked("right", saved, dims={"N": sizes(1, 4)})
-    with pytest.raises(UsageError, match="holds float32 tensors, but --dtype is float16,bfloat16"):
+    with pytest.raises(UsageError, match="--dtype is float16,bfloat16"):
         checked("right", saved, dtypes=("float16", "bfloat16"))

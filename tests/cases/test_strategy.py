@@ -20,9 +20,9 @@ from places import TESTS
 
 from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import FULL_RUN, goals_of, wanted_goals
-from gradoracle.cases.hypothesis_backend import Provider, drawing
 from gradoracle.cases.hypothesis_strategy import strategy
 from gradoracle.cases.sample import build
+from gradoracle.cases.shrinking import Provider, drawing
 from gradoracle.cases.strategy import plainest
 from gradoracle.cases.stream import Hashed, _covering, stream
 from gradoracle.model import layouts, recipes
@@ -209,17 +209,13 @@ def test_a_longer_range_of_the_user_is_used() -> None:
 @pytest.mark.parametrize(
     ("kernel", "arguments", "message"),
     [
-        (PLAIN, {"dims": {"N": sizes(1, 4)}}, "family attention has no dim N; it has B, H, T, D, M, Dv"),
-        (
-            NARROW,
-            {"dims": {"D": choices(32)}},
-            "dim D of narrow: 32 was asked for; family attention allows 1 to 128, narrow sup",
-        ),
-        (NARROW, {"dtypes": ("float32",)}, "narrow supports bfloat16; expected one of float32"),
-        (PLAIN, {"examples": 0}, "0 cases were asked for; expected at least 1"),
+        (PLAIN, {"dims": {"N": sizes(1, 4)}}, "no dim N; it has B, H, T, D, M, Dv"),
+        (NARROW, {"dims": {"D": choices(32)}}, "dim D of narrow: 32 .* 1 to 128"),
+        (NARROW, {"dtypes": ("float32",)}, "narrow supports bfloat16; .* float32"),
+        (PLAIN, {"examples": 0}, "0 cases .* at least 1"),
     ],
 )
-def test_impossible_streams_say_why(kernel: Kernel, arguments: dict[str, Any], message: str) -> None:
+def test_impossible_streams_are_refused(kernel: Kernel, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         stream(attention, kernel, **{"examples": 5, **arguments})
 
@@ -230,7 +226,7 @@ def test_too_few_distinct_cases_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradoracle.cases.strategy._LAYOUT_MODES", ("contiguous",))
     monkeypatch.setattr("gradoracle.cases.strategy._tangents", lambda *arguments: {})
     tiny = dict.fromkeys(attention.dims, choices(1))
-    with pytest.raises(ValueError, match="400 distinct cases of plain were asked for; only"):
+    with pytest.raises(ValueError, match="400 distinct cases of plain"):
         stream(attention, PLAIN, dims=tiny, dtypes=("float32",), examples=400)
 
 
@@ -303,17 +299,22 @@ assert len(batch_dims(attention.signature)) > 1
     assert len(runs) == 1
 
 
+ASKED: Any = {"dtypes": ("bfloat16",), "dims": {"B": choices(2)}}
+
+
+def keeps_to_its_domain(case: Case) -> bool:
+    sizes_fit = case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
+    return sizes_fit and case.dtype == "bfloat16" and case.options == {"causal": True}
+
+
 def test_the_stream_keeps_to_its_domain() -> None:
-    for case in stream(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}, examples=60):
-        assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
-        assert case.dtype == "bfloat16" and case.options == {"causal": True}
+    assert all(map(keeps_to_its_domain, stream(attention, NARROW, **ASKED, examples=60)))
 
 
 @settings(max_examples=60, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@given(strategy(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}))
+@given(strategy(attention, NARROW, **ASKED))
 def test_the_hypothesis_strategy_keeps_to_its_domain(case: Case) -> None:
-    assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
-    assert case.dtype == "bfloat16" and case.options == {"causal": True}
+    assert keeps_to_its_domain(case)
 
 
 def test_the_hypothesis_strategy_shrinks_in_a_users_own_test() -> None:
@@ -359,9 +360,9 @@ def test_the_backend_draws_what_its_script_says() -> None:
         collect()
     assert [n for n in numbers if n][:4] == [3, 9, 4, 9]
     for draw, what in (("draw_float", "a float"), ("draw_boolean", "a boolean"), ("draw_string", "a string")):
-        with pytest.raises(NotImplementedError, match=f"{what} was drawn; expected bounded integers only"):
+        with pytest.raises(NotImplementedError, match=f"{what} .* bounded integers"):
             getattr(Provider(None), draw)()
-    with pytest.raises(NotImplementedError, match="an integer without bounds was drawn"):
+    with pytest.raises(NotImplementedError, match="an integer without bounds"):
         Provider(None).draw_integer(0, None)
 
 

@@ -23,6 +23,16 @@ WIDE: Interval = (-2.0, 2.0)
 POSITIVE: Interval = (0.25, 3.0)
 
 
+def double(*values: float) -> Tensor:
+    """Numbers as a float64 vector."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def graph_of(function: Callable[..., Tensor], derivative: Derivative, *args: Tensor, primals: int = 1) -> Graph:
+    """The traced program of a derivative of a function."""
+    return trace(program(function, derivative, primals), *args)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A function and the shapes and intervals of its float inputs."""
@@ -50,7 +60,7 @@ class Entry:
 
     def graph(self, derivative: Derivative) -> Graph:
         """The traced program of a derivative."""
-        return trace(program(self.function, derivative, len(self.shapes)), *self.arguments(derivative))
+        return graph_of(self.function, derivative, *self.arguments(derivative), primals=len(self.shapes))
 
 
 def _entry(function: Callable[..., Any], *shapes: Shape, interval: Interval = WIDE) -> Entry:

@@ -5,25 +5,18 @@ from __future__ import annotations
 import math
 
 import torch
+from forward_budget import budget_of, outcome
 from torch import Tensor
 
-from gradoracle.check.acceptance import Allowance, judge
-from gradoracle.model.contract import PRESETS
 from gradoracle.model.finding import Outcome
-from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.adversarial import leaning, splitting
 from gradoracle.oracle.rounding.probes import SPLIT
-from gradoracle.oracle.rounding.reading import Budget, budgets
 
 NUMBERS = torch.exp2(torch.linspace(-1, 0, 300, dtype=torch.float64))
 
 
-def drawn(*shape: int, seed: int) -> Tensor:
+def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def budget_of(function: object, *args: Tensor) -> Budget:
-    return budgets(trace(lambda *x: (function(*x),), *args), args, PRESETS["bf16"])[0]  # type: ignore[operator]
 
 
 def rounded(x: Tensor, number: Tensor) -> Tensor:
@@ -31,17 +24,12 @@ def rounded(x: Tensor, number: Tensor) -> Tensor:
     return (x * number).float().bfloat16().double() / number
 
 
-def outcome(got: Tensor, budget: Budget) -> tuple[Outcome, str]:
-    found = judge("y", got, budget.value, Allowance(budget.sigma, budget.errors), continuous=True)
-    return found.outcome, found.rule
-
-
 def test_nearly_equal_values_that_straddle_two_neighbours() -> None:
     """Exponentials of 2e-5: where the middle of two bfloat16s falls among them, errors have the signs of k."""
     further = 0
     for seed in range(8):
-        q, k = drawn(1, 2, seed=seed) * 0.02, (drawn(257, 2, seed=100 + seed) * 1e-3).bfloat16().double()
-        budget = budget_of(lambda q, k: torch.exp(q @ k.mT) @ k, q, k)
+        q, k = normal(1, 2, seed=seed) * 0.02, (normal(257, 2, seed=100 + seed) * 1e-3).bfloat16().double()
+        budget = budget_of(lambda q, k: torch.exp(q @ k.mT) @ k, q, k, preset="bf16")
         p = torch.exp(q @ k.mT)
         middles = 0.5 + 2.0**-9 + torch.arange(0, 128, 9).double() / 256
         numbers = (middles / p.quantile(torch.linspace(0.1, 0.9, 9).double())[:, None]).flatten()
@@ -55,10 +43,10 @@ def test_nearly_equal_values_that_straddle_two_neighbours() -> None:
 
 
 def test_few_significands_whose_errors_lean() -> None:
-    values = drawn(1500, seed=1).bfloat16().double()
+    values = normal(1500, seed=1).bfloat16().double()
     leans = []
     for number in NUMBERS:
-        budget = budget_of(lambda x, f: x * f, values, number.float().double())
+        budget = budget_of(lambda x, f: x * f, values, number.float().double(), preset="bf16")
         right = (values * number.float().double()).float().bfloat16().double()
         assert outcome(right, budget)[0] is Outcome.HOLDS, float(number)
         leans.append(abs(float(((right - budget.value) / budget.value).mean())))
@@ -68,18 +56,18 @@ def test_few_significands_whose_errors_lean() -> None:
 
 
 def test_values_apart_have_the_budget_that_they_had() -> None:
-    values = drawn(40, 257, seed=2)
+    values = normal(40, 257, seed=2)
     weights = torch.ones_like(values)
     assert leaning(values, 8, weights) is None and leaning(values, 11, weights) is None
-    k = drawn(257, 3, seed=3).bfloat16().double()
-    budget = budget_of(lambda x, k: torch.tanh(x) @ k, values, k)
+    k = normal(257, 3, seed=3).bfloat16().double()
+    budget = budget_of(lambda x, k: torch.tanh(x) @ k, values, k, preset="bf16")
     others = torch.cat([budget.errors[:SPLIT], budget.errors[SPLIT + 1 :]])
     plain = torch.maximum(others.square().sum(0).div(16).sqrt(), budget.independent)
     assert float((budget.sigma / plain).median()) == 1.0 and float((budget.sigma / plain).mean()) < 1.02
 
 
 def test_what_leans_is_found_whatever_the_order_of_magnitude() -> None:
-    values = drawn(500, seed=4).bfloat16().double() * torch.exp2(torch.randint(-20, 20, (500,)).double())
+    values = normal(500, seed=4).bfloat16().double() * torch.exp2(torch.randint(-20, 20, (500,)).double())
     factor = leaning(values * 1.1, 8, torch.ones_like(values))
     assert factor is not None and 0.5 < float(factor) <= 1
     errors = (rounded(values * 1.1, factor) / (values * 1.1) - 1) * 2.0**8
@@ -89,7 +77,7 @@ def test_what_leans_is_found_whatever_the_order_of_magnitude() -> None:
 
 
 def test_the_median_of_a_group_comes_between_two_neighbours() -> None:
-    x = torch.stack([drawn(101, seed=5), 1e-30 + 1e-34 * drawn(101, seed=6)])
+    x = torch.stack([normal(101, seed=5), 1e-30 + 1e-34 * normal(101, seed=6)])
     x[0, :20] = 0.0
     factors = splitting(x, 8, -1)
     assert factors.shape == (2, 1) and (factors - 1).abs().max() < 2.0**-8

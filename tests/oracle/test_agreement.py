@@ -69,13 +69,7 @@ def steps(graph: Graph, args: list[Tensor]) -> Iterator[tuple[fx.Node, Graph, li
         elif node.op == "get_attr":
             values[node] = graph.constant(node)
         elif node.op == "call_function":
-            own, names = fx.Graph(), {}
-            for used in node.all_input_nodes:
-                names[used] = own.placeholder(used.name)
-                names[used].meta = used.meta
-            out = own.node_copy(node, lambda used, names=names: names[used])
-            own.output((out,))
-            step = Graph(own, {})
+            step = alone(node)
             operands = [values[used] for used in node.all_input_nodes]
             whole = own_output(step, operands)
             values[node] = whole
@@ -100,7 +94,7 @@ def bound(node: fx.Node, operands: list[Tensor], result: Tensor) -> Tensor | flo
     if name.split(".")[0] in ("sum", "mm", "bmm", "cumsum", "scatter_add", "index_put", "scatter_reduce"):
         terms = max(max(t.shape, default=1) for t in operands) * (2 if result.dim() == 0 else 1)
         sizes = [t.abs() if t.is_floating_point() else t for t in operands]
-        (total,) = float64.read(Graph(node_graph(node), {}), sizes)
+        (total,) = float64.read(alone(node), sizes)
         return U * (terms + x.numel() // max(result.numel(), 1) + 2) * total
     if name == "_softmax.default":
         spread = (x - x.amax(node.args[1], keepdim=True)).abs()  # type: ignore[arg-type]
@@ -119,12 +113,14 @@ def bound(node: fx.Node, operands: list[Tensor], result: Tensor) -> Tensor | flo
     return 4 * U * result.abs() + math.ulp(0.0)
 
 
-def node_graph(node: fx.Node) -> fx.Graph:
+def alone(node: fx.Node) -> Graph:
+    """One operator as a graph of its own."""
     own, names = fx.Graph(), {}
     for used in node.all_input_nodes:
         names[used] = own.placeholder(used.name)
+        names[used].meta = used.meta
     own.output((own.node_copy(node, lambda used: names[used]),))
-    return own
+    return Graph(own, {})
 
 
 def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

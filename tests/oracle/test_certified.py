@@ -7,23 +7,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from catalogue import double, graph_of
 from torch import Tensor
 
-from gradoracle.model.derivative import Derivative, program
+from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.exact import certified, float64, multiprecision
-from gradoracle.oracle.exact.cost import TooLarge, cost
 from gradoracle.oracle.exact.enclosure import Enclosure
-from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, trace
+from gradoracle.oracle.exact.interpretation import TooLarge, cost
+from gradoracle.oracle.exact.trace import UnsupportedOperator, trace
 
 flint = pytest.importorskip("flint")
-
-
-def double(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def graph_of(function: Callable[..., Tensor], derivative: Derivative, *args: Tensor, primals: int = 1) -> Graph:
-    return trace(program(function, derivative, primals), *args)
 
 
 def one(function: Callable[..., Tensor], *args: Tensor, bits: int = 128) -> Enclosure:
@@ -235,8 +228,9 @@ def test_a_missing_operator_is_named_with_the_reading(
     x = torch.rand(3, 3, dtype=torch.float64)
     graph = trace(lambda x: (function(x),), x)
     reading = "certified" if read is certified.read else "mpmath"
-    with pytest.raises(UnsupportedOperator, match=f"the {reading} reading has no rule for the operator {operator}"):
+    with pytest.raises(UnsupportedOperator) as caught:
         read(graph, [x])
+    assert (caught.value.reading, caught.value.operator) == (reading, operator)
 
 
 @pytest.mark.parametrize("read", [certified.read, multiprecision.read], ids=["certified", "mpmath"])
@@ -244,7 +238,7 @@ def test_a_graph_that_is_too_large_fails_before_it_begins(read: Callable[..., ob
     a = torch.zeros(300, 300, dtype=torch.float64)
     graph = trace(lambda a: (a @ a,), a)
     assert cost(graph) == 2 * 300**3 + 300 * 300
-    with pytest.raises(TooLarge, match=r"5\.4e\+07 operations on single numbers and is limited to 1\.0e\+07"):
+    with pytest.raises(TooLarge, match=r"5\.4e\+07 .* 1\.0e\+07"):
         read(graph, [a], operations=10_000_000)
 
 

@@ -27,14 +27,13 @@ print(added(2.0, 3.0), sum(added.stats.cache_hits.values()), sum(added.stats.cac
 """
 
 
+needs_numba = pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+
+
 def _run(folder: Path, text: str, cache: Path | str) -> list[str]:
     folder.mkdir(exist_ok=True)
     (folder / "numbers_of.py").write_text(text)
-    return _run_module(folder, "numbers_of", cache)
-
-
-def _run_module(folder: Path, module: str, cache: Path | str) -> list[str]:
-    return _ran(folder, module, cache).stdout.split()
+    return _ran(folder, "numbers_of", cache).stdout.split()
 
 
 def _ran(folder: Path, module: str, cache: Path | str) -> subprocess.CompletedProcess[str]:
@@ -43,7 +42,7 @@ def _ran(folder: Path, module: str, cache: Path | str) -> subprocess.CompletedPr
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_it_is_compiled_once_for_each_content(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     assert _run(tmp_path / "one", SOURCE, cache) == ["5.0", "0", "1"]
@@ -66,16 +65,16 @@ print(doubled(3.0))
 """
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_a_change_of_a_called_function_in_another_file_is_compiled(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     for operation, expected in (("x + y", "7.0"), ("x * y", "10.0"), ("x + y", "7.0")):
         _run(folder, SOURCE.replace("x + y", operation), tmp_path / "cache")
         (folder / "calls_it.py").write_text(CALLER)
-        assert _run_module(folder, "calls_it", tmp_path / "cache")[-1] == expected
+        assert _ran(folder, "calls_it", tmp_path / "cache").stdout.split()[-1] == expected
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_without_a_cache_numba_keeps_it_in_its_own_way(tmp_path: Path) -> None:
     assert _run(tmp_path / "one", SOURCE, "") == ["5.0", "0", "1"]
     (tmp_path / "file").write_text("in the place of a folder")
@@ -85,14 +84,12 @@ def test_without_a_cache_numba_keeps_it_in_its_own_way(tmp_path: Path) -> None:
 FULL = "import resource\n\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_a_full_disk_and_a_damaged_entry_cost_time_and_no_result(tmp_path: Path) -> None:
     folder, cache = tmp_path / "one", tmp_path / "cache"
     assert _run(folder, FULL + SOURCE, cache) == ["5.0", "0", "1"]
     (line,) = _ran(folder, "numbers_of", cache).stderr.splitlines()
-    assert (
-        line.startswith(f"gradoracle: the cache {cache}") and "cannot be written, so machine code is not kept: " in line
-    )
+    assert line.startswith(f"gradoracle: the cache {cache}") and "cannot be written" in line
     assert _run(folder, SOURCE, cache) == ["5.0", "0", "1"]
     for file in cache.rglob("*.nb[ci]"):
         file.write_bytes(file.read_bytes()[:40])
@@ -101,7 +98,7 @@ def test_a_full_disk_and_a_damaged_entry_cost_time_and_no_result(tmp_path: Path)
     assert _run(folder, SOURCE, cache) == ["5.0", "1", "0"]  # it was written anew
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_without_any_folder_functions_are_compiled_in_every_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,13 +113,13 @@ def test_without_any_folder_functions_are_compiled_in_every_process(
 
     monkeypatch.setattr(numba, "njit", without)
     assert jitted(lambda x: x + 1.0)(2.0) == 3.0
-    assert "machine code is not kept, and compiled in every process: cannot cache" in capsys.readouterr().err
+    assert "machine code is not kept" in capsys.readouterr().err
 
 
 LARGE = 1 << 24  # bytes
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@needs_numba
 def test_large_work_runs_side_by_side_and_comes_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(3)))
     together = threading.Barrier(3, timeout=60.0)

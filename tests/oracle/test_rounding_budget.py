@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from correct_kernels import budgets_of, fused, in_sigma, normal
+from forward_budget import budget_of, outcome, random
 from torch import Tensor
 
-from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.model.contract import EXACT, PRESETS, contract, default_contract, representable
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.model.finding import Outcome
@@ -20,18 +19,7 @@ from gradoracle.oracle.exact import certified, multiprecision
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.annotations import fast_exp
 from gradoracle.oracle.rounding.probes import Dice, rounding_errors
-from gradoracle.oracle.rounding.reading import Budget, budgets
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).float().double()
-
-
-def budget_of(function: Callable[..., Tensor], *args: Tensor, preset: str = "ieee32", **options: object) -> Budget:
-    """The budget of a forward function's one output."""
-    graph = trace(lambda *x: (function(*x),), *args)
-    return budgets(graph, args, PRESETS[preset], **options)[0]  # type: ignore[arg-type]
-
+from gradoracle.oracle.rounding.reading import budgets
 
 # ---- contracts ----
 
@@ -46,17 +34,17 @@ def test_presets_by_dtype() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "said"),
+    ("name", "dtype", "words"),
     [
-        ("tf33", "float32", "no contract is named 'tf33'; for float32 choose one of: ieee32, bf16x6, tf32x3, tf32"),
-        ("bf16", "float32", "contract 'bf16' is for bfloat16; for float32 choose one of"),
+        ("tf33", "float32", "'tf33'; .*: ieee32, bf16x6, tf32x3"),
+        ("bf16", "float32", "'bf16' is for bfloat16"),
         ("ieee32", "int8", "no preset fits dtype 'int8'"),
     ],
 )
-def test_a_contract_that_does_not_fit_is_one_sentence(name: str, dtype: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_contract_that_does_not_fit_is_refused(name: str, dtype: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         contract(name, dtype)
-    with pytest.raises(ValueError, match="no precision contract for dtype 'int8'"):
+    with pytest.raises(ValueError, match="dtype 'int8'"):
         default_contract("int8")
 
 
@@ -145,10 +133,8 @@ def test_one_probe_rounds_what_stands_there() -> None:
     right = (g * k.bfloat16()).double()
     drawn = torch.tensor([slope(error) for error in budget.errors[1:]])
     assert abs(slope(right - budget.value)) > 8 * float(drawn.square().mean().sqrt()), "the case needs no such probe"
-    allowed = Allowance(budget.sigma, budget.errors)
-    assert judge("y", right, budget.value, allowed, continuous=True).outcome is Outcome.HOLDS
-    found = judge("y", (right * (1 + 2.0**-8)).bfloat16().double(), budget.value, allowed, continuous=True)
-    assert (found.outcome, found.rule) == (Outcome.VIOLATED, "bias")
+    assert outcome(right, budget)[0] is Outcome.HOLDS
+    assert outcome((right * (1 + 2.0**-8)).bfloat16().double(), budget) == (Outcome.VIOLATED, "bias")
 
 
 def test_probes_depend_on_nothing_but_the_seed() -> None:

@@ -23,10 +23,9 @@ from gradoracle.model.dims import sizes
 from gradoracle.model.family import family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
-from gradoracle.oracle.beyond_float64 import Unread
 from gradoracle.oracle.exact.enclosure import Enclosure
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.truth import Oracle, dims_of
+from gradoracle.oracle.truth import Oracle, Unread, dims_of
 
 LARGEST_TRACED = 50
 
@@ -115,7 +114,7 @@ def test_a_reading_that_there_is_not_is_not_checked_with_the_reason() -> None:
     own = evidence(5000, right, "certified")
     assert judge_property(forward_matches_the_oracle, evidence(5000, right, "certified")).status is not Status.VIOLATED
     budgets = own.oracle.budgets(own.sample, Derivative.VJP, PRESETS["ieee32"])
-    with pytest.raises(Unread, match="running has no certified reading of the vjp at these sizes"):
+    with pytest.raises(Unread, match="no certified reading of the vjp"):
         own.oracle.truth(own.sample, Derivative.VJP, budgets, PRESETS["ieee32"])
     truth = own.oracle.truth(own.sample, Derivative.FORWARD, budgets, PRESETS["ieee32"])["out"]
     assert truth.reading == "certified" and truth.undecided is not None and not bool(truth.undecided.any())

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from forward_budget import outcome
 from torch import Tensor
 
-from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.exact.trace import trace
@@ -30,7 +30,7 @@ def budget_of(x: Tensor, y: Tensor, worst: bool = False) -> Budget:
     return budgets(graph, (x, y), PRESETS["fp16"], worst=worst, output_dtypes=["float32"])[0]
 
 
-def drawn(*shape: int, seed: int) -> Tensor:
+def halves(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half().double()
 
 
@@ -45,19 +45,17 @@ def test_what_alignment_cuts_off_is_within_budget() -> None:
     budget = budget_of(x, y, worst=True)
     assert budget.worst is not None and float(budget.worst) < 1e-4 * float(budget.value)
     assert float(budget.sigma) > 2.84e-13 and float(budget.worst) > 2.84e-13
-    x, y = drawn(40, 3, seed=1) * 2.0**-18, drawn(3, 30, seed=2)
+    x, y = halves(40, 3, seed=1) * 2.0**-18, halves(3, 30, seed=2)
     x = (x * 2.0**24).round() * 2.0**-24
     budget, got = budget_of(x, y), cut_product(x, y)
     ratio = ((got - budget.value).abs() / budget.sigma).max()
     assert 0.1 < float(ratio) < 4
-    allowed = Allowance(budget.sigma, budget.errors)
-    assert judge("y", got, budget.value, allowed, continuous=True).outcome is Outcome.HOLDS
-    wrong = judge("y", got * (1 + 2.0**-6), budget.value, allowed, continuous=True)
-    assert wrong.outcome is Outcome.VIOLATED
+    assert outcome(got, budget)[0] is Outcome.HOLDS
+    assert outcome(got * (1 + 2.0**-6), budget)[0] is Outcome.VIOLATED
 
 
 def test_normal_operands_get_no_more() -> None:
-    x, y = drawn(40, 3, seed=1), drawn(3, 30, seed=2)
+    x, y = halves(40, 3, seed=1), halves(3, 30, seed=2)
     budget = budget_of(x, y)
     assert float((budget.sigma / budget.value.abs()).median()) < 2.0**-22
     low = budget_of(x * 2.0**-20, y)
@@ -81,10 +79,8 @@ def test_each_product_below_the_smallest_normal_number_is_rounded(flush: bool) -
     assert (0.1 if flush else 0.5) < float((error / budget.sigma).square().mean().sqrt()) < 1.2
     assert budget.worst is not None and bool((error < budget.worst).all())
     assert flush or float(budget.worst.max()) < 1.2 * largest
-    allowed = Allowance(budget.sigma, budget.errors, budget.worst, floor=budget.floor)
-    assert judge("y", got, budget.value, allowed, continuous=True).outcome is not Outcome.VIOLATED
-    wrong = judge("y", got + 300 * spacing, budget.value, allowed, continuous=True)
-    assert wrong.outcome is Outcome.VIOLATED
+    assert outcome(got, budget, budget.floor)[0] is not Outcome.VIOLATED
+    assert outcome(got + 300 * spacing, budget, budget.floor)[0] is Outcome.VIOLATED
 
 
 def parts(x: Tensor, count: int = 3) -> Tensor:
@@ -105,10 +101,8 @@ def test_three_bfloat16_parts_hold_less_of_tiny_operands(worst: bool) -> None:
     ratio = (got - found[0].value).abs() / found[0].sigma
     assert 0.3 < float(ratio.square().mean().sqrt()) < 1.2
     assert float(((got - found[1].value).abs() / found[1].sigma).median()) > 50  # as float32 holds them
-    allowed = Allowance(found[0].sigma, found[0].errors, found[0].worst)
-    assert judge("y", got, found[0].value, allowed, continuous=True).outcome is Outcome.HOLDS
-    wrong = judge("y", parts(x, 1) @ parts(y), found[0].value, allowed, continuous=True)
-    assert wrong.outcome is Outcome.VIOLATED
+    assert outcome(got, found[0])[0] is Outcome.HOLDS
+    assert outcome(parts(x, 1) @ parts(y), found[0])[0] is Outcome.VIOLATED
 
 
 def test_bfloat16_parts_hold_other_operands_whole() -> None:

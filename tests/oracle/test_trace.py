@@ -98,7 +98,7 @@ def test_an_identity_of_any_size_is_traced(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_a_program_that_looks_at_values_is_refused(value_dependent: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(ValueDependent, match="from the values of a traced tensor"):
+    with pytest.raises(ValueDependent, match="values of a traced tensor"):
         trace(lambda x: (value_dependent(x),), random(N))
 
 

@@ -23,7 +23,7 @@ class Expansion:
 
         If only one of them is finite, or they are different infinities, it is +-inf (inf for a NaN).
         """
-        x = _double(got)
+        x = got.detach().to("cpu", torch.float64)
         difference = x - self.high
         part = x - difference  # what rounding took from the difference, by Knuth's two-sum
         lost = (x - (difference + part)) + (part - self.high)
@@ -45,7 +45,3 @@ class Enclosure(Expansion):
     radius: Tensor
     undecided: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.bool))
     bits: int = 0
-
-
-def _double(x: Tensor) -> Tensor:
-    return x.detach().to("cpu", torch.float64)

@@ -5,7 +5,7 @@ PyTorch itself says where numbers go: the operator is run on their positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradoracle.oracle.exact.scalars import CONSTANT, Array, Reader, Truths, Undecided, Value, boxed, names, rule
 from gradoracle.oracle.exact.trace import UnsupportedOperator, operator_name
-from gradoracle.oracle.exact.trees import leaves
+from gradoracle.oracle.exact.trees import followed, leaves
 
 # operator -> positions of the arguments whose numbers are moved (the others are dims, indices, masks)
 PLACED: dict[str, tuple[int, ...]] = {
@@ -28,7 +28,7 @@ PLACED: dict[str, tuple[int, ...]] = {
         (0,),
     ),
     **dict.fromkeys(
-        names("slice_scatter.default diagonal_scatter.default as_strided_scatter.default copy.default"), (0, 1)
+        ("slice_scatter.default", "diagonal_scatter.default", "as_strided_scatter.default", "copy.default"), (0, 1)
     ),
     "scatter.src": (0, 3),
     "index_put.default": (0, 2),
@@ -80,19 +80,15 @@ def _positions(reader: Reader, x: Value, pool: list[Array], strides: Sequence[in
 
 
 def _place_truths(reader: Reader, places: Sequence[int], args: list[Any], kwargs: dict[str, Any]) -> Truths:
-    """Booleans of which some are unknown: values and unknowns are moved alike."""
+    """Booleans, some unknown: values and unknowns are moved alike."""
     values, unknown = list(args), list(args)
     for place in places:
-        values[place] = _each(args[place], lambda x: x.values if isinstance(x, Truths) else x)
-        unknown[place] = _each(args[place], lambda x: x.unknown if isinstance(x, Truths) else x & False)
+        values[place] = followed(lambda x: x.values if isinstance(x, Truths) else x, args[place])
+        unknown[place] = followed(lambda x: x.unknown if isinstance(x, Truths) else x & False, args[place])
     if any(isinstance(x, (Truths, np.ndarray)) for x in leaves((values, unknown))):
         raise Undecided(str(reader.node))
     target: Any = reader.node.target
     return Truths(target(*values, **kwargs), target(*unknown, **kwargs))
-
-
-def _each(x: Any, function: Callable[[Any], Any]) -> Any:
-    return [function(part) for part in x] if isinstance(x, (list, tuple)) else function(x)
 
 
 @rule("aten.view.default")

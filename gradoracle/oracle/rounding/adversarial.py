@@ -1,7 +1,7 @@
-"""Adverse roundings: large errors to few bits that only a few factors cause, and that drawn probes miss.
+"""Adverse roundings: rare worst-case errors of formats of few bits, which random probes miss.
 
 A correct kernel may multiply by any number before it rounds. A few numbers in a hundred cause far larger errors than
-the others, so that sixteen draws show too little of them, in two ways:
+the others, and sixteen probes show too little of them. There are two ways:
 
 - values closer than the spacing straddle the middle between two neighbours of the format: their errors are then as
   large as possible, with the sign of the very differences that the next sum multiplies them with (``splitting``);
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, LITERAL, SPLIT, Dice, rounding_errors
-from gradoracle.oracle.rounding.subnormals import LEAST_SQUARE
+from gradoracle.oracle.rounding.quantity import LEAST_SQUARE
 
 _LEANING = 5.0  # standard deviations of a sum of free errors, beyond which errors lean
 _LOOKED_AT = 2048  # values that are sampled, at most, to see whether they lean
@@ -40,7 +40,7 @@ def redraw(
 
     Args:
         noise: [R, *shape], from ``probes.rounding_errors``.
-        dice: the draws of the probes.
+        dice: the random numbers of the probes.
         key: [*shape] or [R, *shape], the values that are rounded.
         bits: of the format.
         width: [*shape], an error of 2^-bits.

@@ -16,8 +16,7 @@ from torch import Tensor
 from gradoracle.oracle.exact.trace import UnsupportedOperator
 from gradoracle.oracle.exact.trees import followed
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.overflow import FAR
-from gradoracle.oracle.rounding.quantity import Quantity, each_error, plus, values
+from gradoracle.oracle.rounding.quantity import FAR, Quantity, each_error, plus, values
 from gradoracle.oracle.rounding.rounding_model import Roundoff
 
 MOST = 256  # values that tie with one, above it or below
@@ -58,10 +57,10 @@ def argument(roundoff: Roundoff, call: Call) -> Quantity:
     x, index = call.args[0], call.value
     dim = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim")
     if dim is None:
-        flat = replace(x, **{name: _flat(getattr(x, name)) for name in ("value", "variance", "worst")})
-        others = _others(roundoff, call, flat, index.reshape(1), 0)
-        return Quantity(index, others=None if others is None else others.reshape(-1, *index.shape))
-    at = index if index.dim() == x.value.dim() else index.unsqueeze(dim)
+        x = replace(x, **{name: _flat(getattr(x, name)) for name in ("value", "variance", "worst")})
+        at, dim = index.reshape(1), 0
+    else:
+        at = index if index.dim() == x.value.dim() else index.unsqueeze(dim)
     others = _others(roundoff, call, x, at, dim)
     return Quantity(index, others=None if others is None else others.reshape(-1, *index.shape))
 
@@ -84,11 +83,11 @@ def _others(roundoff: Roundoff, call: Call, x: Quantity, index: Tensor, dim: int
     """[A, *index.shape], further indices that each rank may have; None where every rank is decided.
 
     Args:
-        roundoff: of the run; only the one that carries variances looks for ties.
+        roundoff: the rounding model of the run; only one that carries variances looks for ties.
         call: the operator.
-        x: whose values are ordered.
-        index: [.., k, ..], that in truth.
-        dim: along which values are ordered.
+        x: the values that are ordered.
+        index: [.., k, ..], the indices in truth.
+        dim: the dim along which values are ordered.
 
     Raises:
         UnsupportedOperator: more than ``MOST`` values tie with one.

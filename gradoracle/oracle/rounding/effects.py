@@ -27,15 +27,6 @@ MOVE = names(
     "unfold scatter copy lift_fresh_copy broadcast_in_dim view_of index_put masked_scatter view_copy"
 )
 VIEW = names("view reshape permute transpose expand alias clone unsqueeze squeeze _to_copy view_copy")
-# The result is one of the operands or its mirror image: exact.
-KEEP = names("neg abs relu sign floor ceil round trunc clamp conj_physical")
-CHOOSE = names("maximum minimum fmax fmin")
-COMPARE = names("eq ne lt le gt ge equal isnan isinf isfinite")
-LOGIC = names(
-    "logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not any is_same_size "
-    "_has_same_storage_numel"
-)
-SHIFT = names("__lshift__ __rshift__ bitwise_left_shift bitwise_right_shift")  # of integers
 # IEEE operations: one rounding of a correct result.
 ARITHMETIC = names("add sub mul div reciprocal sqrt")
 EXPONENTIAL = names("exp exp2 expm1")
@@ -46,9 +37,7 @@ SPECIAL = names(
 )
 SUM = names("sum cumsum")
 PRODUCT = names("mm bmm")
-EXTREME = names("amax amin max min sort topk")
 ACCUMULATE = names("scatter_add index_put scatter_reduce")
-PRODUCT_OF_ONE = names("prod cumprod")
 
 
 def plain_name(node: Node) -> str:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gradoracle.oracle.exact.trees import followed, leaves, refilled
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.overflow import FAR
-from gradoracle.oracle.rounding.quantity import Quantity, any_error, plus, quantities, values
+from gradoracle.oracle.rounding.quantity import FAR, Quantity, any_error, plus, quantities, values
 
 _NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
 
@@ -156,7 +155,7 @@ def product_of_one(call: Call, attribute: str) -> Tensor | None:
 
 
 def _one_by_one(squares: Tensor, own: Tensor, dim: int) -> Tensor:
-    """The variance of running products of factors, of which one that is 0 may have an error."""
+    """The variance of running products; a factor that is 0 may have an error."""
     product = torch.ones_like(squares.select(dim, 0))
     variance = torch.zeros_like(product)
     found = []

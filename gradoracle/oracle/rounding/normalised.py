@@ -10,9 +10,8 @@ from torch import Tensor
 from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
-from gradoracle.oracle.rounding.quantity import Quantity, plus
+from gradoracle.oracle.rounding.quantity import FAR, Quantity, plus
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff, dropped_terms
 
 _LOST = 0.1 / FAR  # a relative error of a row beyond which its budget would decide nothing
@@ -48,8 +47,8 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
         axis = dim if dim < 0 else dim - x.value.dim()
         powers = torch.exp(torch.nan_to_num(moved - moved.amax(axis, keepdim=True), nan=-torch.inf))
         if roundoff.dice is not None and contract.rounds:
-            drawn = roundoff.dice.constant(LOG2_E).view(-1, *[1] * x.value.dim())
-            scaled = drawn * (constant * roundoff.magnify * depth)
+            sampled = roundoff.dice.constant(LOG2_E).view(-1, *[1] * x.value.dim())
+            scaled = sampled * (constant * roundoff.magnify * depth)
             powers = powers * torch.exp(roundoff.noise(x.value, own.sqrt(), mixed(place, 1)).sub_(scaled))
         total = powers.sum(axis, keepdim=True)
         if roundoff.dice is not None and contract.rounds:
@@ -78,8 +77,8 @@ def _dropped_share(roundoff: Roundoff, share: Tensor, dim: int) -> Tensor | None
 def _all_alike(top: Tensor, depth: Tensor, value: Tensor, unit: float, dim: int) -> Tensor:
     """Which elements share the whole weight of their row with others of the same, very large, value.
 
-    As where a finite number masks every key: these elements err alike, and the quotient cancels that. Nothing is said
-    of rows in which u |x| is small enough for a kernel that keeps log-sum-exps.
+    As where a finite number masks every key: these elements err alike, and the quotient cancels that. Rows in which
+    u |x| is small enough for a kernel that keeps log-sum-exps are not among them.
     """
     tied = (depth == 0) & (value > 0)
     lost = (top.abs() * unit > _LOST) & (tied | (value == 0)).all(dim, keepdim=True)
@@ -141,6 +140,6 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
             if dropped is not None:  # the logarithm of less
                 probes = probes + roundoff.dice.cut(dropped.dim()) * (dropped * roundoff.magnify)
             for constant, moves in ((LOG2_E, mean_depth), (LN_2, log_sum)) if roundoff.literal else ():
-                drawn = roundoff.dice.constant(constant).view(-1, *[1] * x.value.dim())
-                probes = probes + drawn * (roundoff.literal * roundoff.magnify * moves)
+                sampled = roundoff.dice.constant(constant).view(-1, *[1] * x.value.dim())
+                probes = probes + sampled * (roundoff.literal * roundoff.magnify * moves)
     return Quantity(value, variance, floor, bound, probes, place=place)

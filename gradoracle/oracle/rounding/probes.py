@@ -1,6 +1,6 @@
 """Probes: runs of a graph in float64 in which each rounding error is a function of the value that is rounded.
 
-A rounding to p bits is imitated by a rounding to p bits of the value times a factor, drawn once per probe and place.
+A rounding to p bits is imitated by a rounding to p bits of the value times a factor, sampled once per probe and place.
 The factor stands for what a budget cannot know (a kernel may hold P or P times l, S or S log2 e), and the known
 behaviour of rounding is kept: equal values err alike, values closer than the spacing err alike, and an odd function has
 odd errors. A quantity that is broadcast keeps one error.
@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.exact.trees import followed, leaves, refilled
-from gradoracle.oracle.rounding import fused
-from gradoracle.oracle.rounding.quantity import Quantity, all_finite, any_error, values
+from gradoracle.oracle.exact.machine_code import HAS_NUMBA, jitted
+from gradoracle.oracle.rounding.quantity import all_finite
 
 _MASK = (1 << 64) - 1
-# The mean square of a rounding error in units of u |x| is 3 / (8 ln 2) / 3 for significands that are uniform in their
-# logarithm (docs/background/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
 LN_2 = 0x11712  # likewise of log
 _CUT = 0xC077  # the place of how much of its sums a kernel truncates
+# The mean square of a rounding error in units of u |x| is 3 / (8 ln 2) / 3 for significands that are uniform in their
+# logarithm (docs/background/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
 LITERAL = 0  # the probe that rounds each value as it is; to few bits, times a number for which errors lean one way
 SPLIT = 1  # with a format of few bits, the probe in which each group of values straddles two neighbours of the format
@@ -47,9 +45,9 @@ class Dice:
     """The random numbers of probes: [R] for each place, a function of (seed, probe, place), the same on any machine.
 
     Args:
-        seed: of the draws.
+        seed: the seed of all numbers.
         probes: the numbers of the probes.
-        splits: whether the probe of number SPLIT is the splitting one, and not a drawn one.
+        splits: whether the probe of number SPLIT is the splitting one, and not a random one.
     """
 
     def __init__(self, seed: int, probes: range, splits: bool = False) -> None:
@@ -76,14 +74,13 @@ class Dice:
 
 
 def _uniform(seed: int, place: int, probes: range) -> Tensor:
-    drawn = [mixed(seed, place, probe) >> 11 for probe in probes]
-    return torch.tensor(drawn, dtype=torch.float64) * 2.0**-53
+    numbers = [mixed(seed, place, probe) >> 11 for probe in probes]
+    return torch.tensor(numbers, dtype=torch.float64) * 2.0**-53
 
 
 @functools.lru_cache(maxsize=4096)  # graphs of one family have the same places, whatever their shapes
 def _factors(seed: int, place: int, probes: range) -> Tensor:
-    drawn = torch.exp2(-_uniform(seed, place, probes))
-    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, drawn)
+    return _but_literal(torch.exp2(-_uniform(seed, place, probes)), probes)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -93,8 +90,12 @@ def _constants(seed: int, place: int, probes: range) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _cuts(seed: int, probes: range) -> Tensor:
-    drawn = _uniform(seed, _CUT, probes)
-    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, drawn)
+    return _but_literal(_uniform(seed, _CUT, probes), probes)
+
+
+def _but_literal(sampled: Tensor, probes: range) -> Tensor:
+    """The numbers of the probes, 1 in LITERAL."""
+    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, sampled)
 
 
 def rounding_errors(
@@ -120,9 +121,12 @@ def rounding_errors(
     keys = _rows(key, shape, runs)
     rows = factors.view(-1, 1)
     onto = None if onto is None else _rows(onto, shape, runs)
-    if (done := fused.errors(keys, factors, units, splitter, onto)) is not None:
-        return done.view(runs, *shape)
     errors = torch.empty((runs, units.numel()), dtype=key.dtype)
+    if (loop := compiled()) is not None:
+        given = (keys, factors, units, keys[:0] if onto is None else onto)
+        numbers, times, widths, added = (tensor.contiguous().numpy() for tensor in given)
+        loop(numbers, times, widths, splitter, added, errors.numpy())
+        return errors.view(runs, *shape)
     step = max(_IN_CACHE // runs, 1)
     for at in range(0, units.numel(), step):  # in blocks that fit the cache: twice as fast as all at once
         some = slice(at, at + step)
@@ -134,80 +138,28 @@ def rounding_errors(
     return errors.view(runs, *shape)
 
 
+@functools.cache
+def compiled() -> Any:
+    """The loop of ``rounding_errors`` in one pass over memory, by numba; None if it is not installed (extra ``fast``).
+
+    The same operations in the same order as those of torch: the same bits, in a quarter of the time.
+    """
+    return jitted(_loop) if HAS_NUMBA else None
+
+
+def _loop(keys, factors, units, splitter, onto, out):  # type: ignore[no-untyped-def]
+    """One row of ``out`` for each factor, of ``keys`` and ``onto``, which have one row for all or one each."""
+    for run in range(out.shape[0]):
+        key = run if keys.shape[0] > 1 else 0
+        row = run if onto.shape[0] > 1 else 0
+        for i in range(keys.shape[1]):
+            scaled = keys[key, i] * factors[run]
+            split = scaled * splitter
+            error = ((split - (split - scaled)) - scaled) / scaled * units[i]
+            out[run, i] = error + onto[row, i] if onto.shape[0] else error
+
+
 def _rows(x: Tensor, shape: torch.Size, runs: int) -> Tensor:
     """[1, n] if all probes share x, else [R, n]."""
     own = x.dim() > len(shape)
     return x.expand([runs, *shape] if own else shape).reshape(runs if own else 1, -1)
-
-
-def run_lifted(operator: Callable[..., Any], args: Any, kwargs: Any, lifted: Any) -> Any:
-    """One operator over all probes at once: arguments marked by ``lifted`` have a leading axis of probes.
-
-    Args:
-        operator: an ATen operator (or any function of tensors) that returns a tensor or a tuple of tensors.
-        args: its positional arguments; tensors of [R, *shape] if marked, else of [*shape].
-        kwargs: its keyword arguments; never lifted.
-        lifted: booleans, the same tree as ``args``.
-    """
-    flat, marks = leaves(args), leaves(lifted)
-    axes = tuple(0 if mark else None for mark in marks)
-    moving = [leaf for leaf, mark in zip(flat, marks, strict=True) if mark]
-
-    def once(*moved: Tensor) -> Any:
-        fed = iter(moved)
-        filled = [next(fed) if axis == 0 else leaf for leaf, axis in zip(flat, axes, strict=True)]
-        return operator(*refilled(args, filled), **kwargs)
-
-    try:
-        return torch.vmap(once)(*moving)
-    except RuntimeError:  # an operator without a batching rule
-        runs = [once(*(leaf[probe] for leaf in moving)) for probe in range(len(moving[0]))]
-        if isinstance(runs[0], Tensor):
-            return torch.stack(runs)
-        return [torch.stack(parts) for parts in zip(*runs, strict=True)]
-
-
-def probed(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The operator over the probes of its arguments, [R, *shape]; None if none of them has any."""
-    if not any_error((args, kwargs), "probes"):
-        return None
-    if torch.Tag.pointwise in getattr(operator, "tags", ()):
-        return _pointwise(operator, args, kwargs)
-    if operator in _LIFTED_VIEWS and not kwargs and all(not isinstance(a, Quantity) for a in args[1:]):
-        source: Quantity = args[0]
-        return _LIFTED_VIEWS[operator](source.probes, source.value.dim(), *args[1:])
-    lifted = followed(lambda x: isinstance(x, Quantity) and x.probes is not None, args)
-    return run_lifted(operator, followed(_in_probes, args), values(kwargs), lifted)
-
-
-def _pointwise(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """An elementwise operator broadcasts by itself, with the axis of probes in front of all others."""
-    rank = max(leaf.value.dim() for leaf in leaves(args) if isinstance(leaf, Quantity))
-
-    def wide(x: Any) -> Any:
-        if not isinstance(x, Quantity) or x.probes is None:
-            return _in_probes(x)
-        return x.probes.reshape(len(x.probes), *[1] * (rank - x.value.dim()), *x.value.shape)
-
-    return operator(*followed(wide, args), **values(kwargs))
-
-
-def _in_probes(x: Any) -> Any:
-    """An argument in the probes; its value if it is the same in all."""
-    return x if not isinstance(x, Quantity) else x.value if x.probes is None else x.probes
-
-
-_aten = torch.ops.aten
-_Lifted = Callable[..., Tensor]
-# Views with dims counted from the back or shifted by one, as by ``torch.vmap`` but in a tenth of its time.
-_LIFTED_VIEWS: dict[Any, _Lifted] = {
-    _aten.reshape.default: lambda x, rank, size: x.reshape(len(x), *size),
-    _aten.expand.default: lambda x, rank, size: x.reshape(len(x), *[1] * (len(size) - rank), *x.shape[1:]).expand(
-        len(x), *size
-    ),
-    _aten.permute.default: lambda x, rank, dims: x.permute(0, *(d % rank + 1 for d in dims)),
-    _aten.unsqueeze.default: lambda x, rank, dim: x.unsqueeze(dim % (rank + 1) + 1),
-    _aten.clone.default: lambda x, rank: x,
-    _aten.alias.default: lambda x, rank: x,
-    _aten.detach.default: lambda x, rank: x,
-}

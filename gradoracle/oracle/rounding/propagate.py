@@ -17,6 +17,7 @@ from gradoracle.oracle.rounding import effects, independent, worst_case
 from gradoracle.oracle.rounding.annotations import FAST_EXP
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.choices import argument, followed_through
+from gradoracle.oracle.rounding.effects import names
 from gradoracle.oracle.rounding.normalised import log_softmax, softmax
 from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import (
@@ -37,9 +38,9 @@ from gradoracle.oracle.rounding.reductions import (
     matrix_product,
     running_errors,
     sum_of,
+    triangular_solve,
 )
 from gradoracle.oracle.rounding.rounding_model import Roundoff
-from gradoracle.oracle.rounding.solve import triangular_solve
 
 Rule = Callable[[Roundoff, Call], Any]  # gives a quantity, or a list of them where the operator returns several
 
@@ -145,18 +146,10 @@ def _kept(roundoff: Roundoff, call: Call) -> Quantity:
         return call.exact()
     if call.name == "neg":
         return replace(source, value=call.value, probes=call.probes(), place=call.place)
-    worst = (
-        None if source.worst is None else source.worst.expand_as(call.value)
-    )  # it moves no further than the argument
-    return Quantity(
-        call.value,
-        independent.kinked(call, "variance"),
-        independent.kinked(call, "floor"),
-        worst,
-        call.probes(),
-        source.held,
-        place=call.place,
-    )
+    variance, floor = (independent.kinked(call, error) for error in ("variance", "floor"))
+    # the result moves no further than the argument
+    worst = None if source.worst is None else source.worst.expand_as(call.value)
+    return Quantity(call.value, variance, floor, worst, call.probes(), source.held, place=call.place)
 
 
 def _chosen(roundoff: Roundoff, call: Call) -> Quantity:
@@ -351,24 +344,27 @@ _FAMILIES: Mapping[Rule, frozenset[str]] = {
     _made: effects.CREATE,
     _moved: effects.MOVE,
     _elementwise: effects.ARITHMETIC | effects.EXPONENTIAL | effects.LOGARITHM | effects.SPECIAL,
-    _kept: effects.KEEP,
-    _chosen: effects.CHOOSE,
-    _compared: effects.COMPARE,
-    _logical: effects.LOGIC | effects.SHIFT,
+    _kept: names("neg abs relu sign floor ceil round trunc clamp conj_physical"),
+    _chosen: names("maximum minimum fmax fmin"),
+    _compared: names("eq ne lt le gt ge equal isnan isinf isfinite"),
+    _logical: names(
+        "logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not any "
+        "is_same_size _has_same_storage_numel __lshift__ __rshift__ bitwise_left_shift bitwise_right_shift"
+    ),
     sum_of: effects.SUM,
     matrix_product: effects.PRODUCT,
-    extreme: effects.EXTREME,
-    _product_of_one: effects.PRODUCT_OF_ONE,
-    softmax: effects.names("_softmax"),
-    log_softmax: effects.names("_log_softmax"),
-    _selected: effects.names("where"),
-    _converted: effects.names("_to_copy convert_element_type"),
-    triangular_solve: effects.names("linalg_solve_triangular"),
-    _marked: effects.names("storing_error storing_errors"),
+    extreme: names("amax amin max min sort topk"),
+    _product_of_one: names("prod cumprod"),
+    softmax: names("_softmax"),
+    log_softmax: names("_log_softmax"),
+    _selected: names("where"),
+    _converted: names("_to_copy convert_element_type"),
+    triangular_solve: names("linalg_solve_triangular"),
+    _marked: names("storing_error storing_errors"),
     accumulate: effects.ACCUMULATE,
-    running_errors: effects.names("running_errors"),
-    accumulating_errors: effects.names("accumulating_errors"),
-    argument: effects.names("argmax argmin"),
-    _indices: effects.names("searchsorted bucketize nonzero"),
+    running_errors: names("running_errors"),
+    accumulating_errors: names("accumulating_errors"),
+    argument: names("argmax argmin"),
+    _indices: names("searchsorted bucketize nonzero"),
 }
 _RULES = {name: rule for rule, members in reversed(list(_FAMILIES.items())) for name in members}

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from gradoracle.oracle.exact.trees import followed, leaves
 
+FAR = 8.0  # standard deviations that a correct kernel may be off
+LEAST_SQUARE = 1e-300  # of an error; squares of smaller ones would underflow in float64
 _PAST_BOUNDS = 1e150  # largest variance or bound that is carried; its square is still finite
 
 

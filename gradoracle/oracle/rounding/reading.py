@@ -20,10 +20,9 @@ from gradoracle.model.contract import Contract
 from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.rounding import effects
-from gradoracle.oracle.rounding.overflow import FAR
 from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
 from gradoracle.oracle.rounding.propagate import propagate
-from gradoracle.oracle.rounding.quantity import Quantity, all_finite
+from gradoracle.oracle.rounding.quantity import FAR, Quantity, all_finite
 from gradoracle.oracle.rounding.rounding_model import Roundoff
 
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
@@ -79,7 +78,7 @@ def budgets(
         graph: of a definition or of an algorithm (docs/background/budgets.md), traced at the shapes of ``args``.
         args: float64 (or integer) tensors, exactly the kernel's arguments.
         contract: the precision contract; ``EXACT`` for the expression of a property, which rounds nothing itself.
-        probes: the most that are drawn; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements). There
+        probes: the most probes; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements). There
             is also the literal one (``probes.LITERAL``) and, if a format has few bits, ``probes.SPLIT``.
         worst: whether to compute the bound with every rounding at its worst.
         seed: of the probes.
@@ -92,6 +91,7 @@ def budgets(
     """
     given = list(input_errors) if input_errors is not None else [None] * len(args)
     held = list(input_dtypes) if input_dtypes is not None else [contract.dtype] * len(args)
+    dtypes = output_dtypes or [contract.output] * len(graph.outputs)
     count, at_once = _schedule(graph, args, probes)
     splits = bool(count) and contract.rounds_to_few_bits
     count += (count > 0) + splits  # the literal probe and the one that splits, in addition
@@ -117,16 +117,13 @@ def budgets(
             outputs = propagate(graph, inputs, roundoff)
             outputs = [
                 roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
-                for position, (q, dtype) in enumerate(
-                    zip(outputs, output_dtypes or [contract.output] * len(outputs), strict=True)
-                )
+                for position, (q, dtype) in enumerate(zip(outputs, dtypes, strict=True))
             ]
         if start == 0:
             overflowing = roundoff.overflowing
         found = found or outputs
         signed.append([_errors(q, len(run), magnify) for q in outputs])
     masks = tainted(graph, args, overflowing) if overflowing else [None] * len(found)
-    dtypes = output_dtypes or [contract.output] * len(found)
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [FORMATS[dtype].largest if contract.rounds else math.inf for dtype in dtypes]
     split = SPLIT if splits else None

@@ -1,10 +1,15 @@
-"""Rounding model: the error that one rounding adds to a quantity under a contract, in variance, probes and bound."""
+"""Rounding model: the error that one rounding adds to a quantity under a contract, in variance, probes and bound.
+
+Below the smallest normal number of a format errors are absolute, or values flush to 0; above its largest one they
+overflow.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +19,8 @@ from gradoracle.model.contract import Contract, representable
 from gradoracle.model.formats import FEW_BITS, FORMATS
 from gradoracle.oracle.rounding import adversarial
 from gradoracle.oracle.rounding.effects import multiplied_by
-from gradoracle.oracle.rounding.overflow import beyond
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
-from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, reach, where_finite
-from gradoracle.oracle.rounding.spacing import half_spacing, hash_of, held_by
-from gradoracle.oracle.rounding.subnormals import LOST_EARLY, Low, Products, below_normal
+from gradoracle.oracle.rounding.quantity import FAR, LEAST_SQUARE, Quantity, bounded, plus, reach, where_finite
 
 _KEYED_APART = 0.618  # weight of the terms' sizes in the key of a sum; any number that is not round will do
 _KEY_BITS = 30  # finer keys are not distinguished: the float64 contract is probed with magnified units
@@ -26,7 +28,26 @@ _POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two changes s
 SUM_BITS = 12  # sums of nearly equal terms err alike, even if the sums differ by more than a rounding
 _OPERAND = 1
 _FLUSH = 2
+_LOST_EARLY = 4  # exponentials that flush to zero also lose the last two binades of normal numbers
 SQUARABLE = 2.0**-510  # squares of smaller half-widths underflow in the variances, which are float64
+
+
+def half_spacing(size: Tensor, unit: float) -> Tensor:
+    """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
+    _, exponent = torch.frexp(size)
+    return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
+
+
+def held_by(value: Tensor, bits: int) -> bool:
+    """Whether every number is one of a format of ``bits`` bits (its range is not considered)."""
+    significand, _ = torch.frexp(value)
+    scaled = significand * 2.0**bits
+    return bool((scaled == scaled.round()).all())
+
+
+def hash_of(number: float) -> int:
+    """The place of a constant: the same number is rounded once, wherever it is used."""
+    return mixed(*float(number).as_integer_ratio())
 
 
 def dropped_terms(terms: Tensor, dim: int | list[int], unit: float) -> Tensor | None:
@@ -40,12 +61,62 @@ def dropped_terms(terms: Tensor, dim: int | list[int], unit: float) -> Tensor | 
     return torch.where(small, terms, 0.0) if bool(small.any()) else None
 
 
+class Products(NamedTuple):
+    """The products of a sum: their number, the sum of their squares and, for a bound, that of their sizes."""
+
+    terms: Tensor | float
+    squares: Tensor
+    sizes: Tensor | None
+
+
+@dataclass(frozen=True)
+class Low:
+    """Values below the smallest normal number of their format.
+
+    Attributes:
+        where: True for them.
+        spacing: of the subnormal numbers.
+        flush: whether they may become 0 instead.
+        mean_square: of the absolute error; 0 elsewhere. None if it was not requested.
+        bound: of the absolute error; 0 elsewhere. None if it was not requested.
+    """
+
+    where: Tensor
+    spacing: float
+    flush: bool
+    mean_square: Tensor | None
+    bound: Tensor | None
+
+    def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, sampled: Tensor) -> None:
+        """Write the errors of such values into ``noise`` [R, *shape].
+
+        They are those of rounding ``carried`` ([*shape] or [R, *shape]) times a factor to a multiple of the spacing, or
+        of flushing it to 0.
+        """
+        runs, places = noise.view(len(noise), -1), self.where.expand(noise.shape[1:]).reshape(-1).nonzero()[:, 0]
+        if self.spacing == FORMATS["float64"].smallest_subnormal:  # float64 arithmetic has rounded them already
+            runs[:, places] = 0.0
+            return
+        every = len(places) == runs.shape[1]
+        carried = carried.expand_as(noise).reshape(len(noise), -1)
+        carried = carried if every else carried[:, places]
+        step = self.spacing / factors.view(-1, 1)
+        lost = (carried / step).round_().mul_(step)
+        if self.flush:
+            lost = torch.where(sampled.view(-1, 1) > 0, 0.0, lost)
+        lost = lost.sub_(carried)
+        if every:
+            runs.copy_(lost)
+        else:
+            runs[:, places] = lost
+
+
 class Roundoff:
     """Adds roundings to quantities.
 
     Args:
         contract: the formats.
-        dice: the random draws of the probes; None if none are run.
+        dice: the random numbers of the probes; None if none are run.
         worst: whether bounds are kept.
         magnify: the factor by which all units are larger in probes (docs/background/budgets.md, the float64 contract).
         variances: whether variances are kept.
@@ -77,11 +148,11 @@ class Roundoff:
 
         Args:
             q: the quantity with its errors so far.
-            half_width: of the error, absolute.
-            key: equal keys err alike; for a format of few bits, the value in each probe is the key.
+            half_width: the half-width of the error, absolute.
+            key: the key: equal ones err alike; for a format of few bits, the value in each probe is the key.
             bits: keys equal to this many bits err alike.
             place: distinct places err independently.
-            bound: of the error at worst; default ``half_width``.
+            bound: the largest error; default ``half_width``.
             low: where the value is below the smallest normal number of its format; there the error is absolute.
             shift: the mean of the error (truncation) at most, in addition; a probe has a share of it (``Dice.cut``).
             single: whether it is the error of one rounding, not of many.
@@ -129,7 +200,7 @@ class Roundoff:
         return rounding_errors(key, bits, self.dice.factors(place), signed)
 
     def shared(self, q: Quantity, sensitivity: Tensor, place: int) -> Quantity:
-        """``q`` with the error of a rounded constant, u times ``sensitivity``: one draw for all elements of a probe."""
+        """``q`` with the error of a rounded constant, u times ``sensitivity``: one for all elements of a probe."""
         unit = FORMATS[self.contract.constants].unit_roundoff
         sensitivity = torch.nan_to_num(sensitivity, nan=0.0, posinf=0.0, neginf=0.0)
         variance, worst, probes = q.variance, q.worst, q.probes
@@ -138,8 +209,8 @@ class Roundoff:
         if self.worst:
             worst = plus(worst, unit * sensitivity.abs())
         if self.dice is not None:
-            drawn = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
-            noise = drawn * (unit * self.magnify * sensitivity)
+            sampled = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
+            noise = sampled * (unit * self.magnify * sensitivity)
             probes = noise.add_(q.value if probes is None else probes)
         return replace(q, variance=variance, worst=worst, probes=probes, held=None)
 
@@ -372,14 +443,12 @@ class Roundoff:
         )
 
     def underflow(
-        self,
-        q: Quantity,
-        size: Tensor,
-        dtype: str,
-        may_be: Tensor | None = None,
-        products: Products | None = None,
+        self, q: Quantity, size: Tensor, dtype: str, may_be: Tensor | None = None, products: Products | None = None
     ) -> Low | None:
-        """Where ``q`` is below the smallest normal number of ``dtype``; None if nowhere.
+        """Where ``q`` is below the smallest normal number of ``dtype``, or may flush, with the error there.
+
+        The error of a value far below the spacing is the value, not half the spacing. In a sum of products each product
+        is rounded, and whatever a step flushes is lost; sums of numbers that the format holds are exact.
 
         Args:
             q: the quantity.
@@ -387,11 +456,35 @@ class Roundoff:
             dtype: the format's name.
             may_be: where a kernel's value may be nonzero; None: where the value is.
             products: the products that it is the sum of, each of which is rounded.
+
+        Returns:
+            None if it is nowhere.
         """
-        if not size.numel() or float(size.min()) >= FORMATS[dtype].smallest_normal * LOST_EARLY:
+        normal, spacing = FORMATS[dtype].smallest_normal, FORMATS[dtype].smallest_subnormal
+        if not size.numel() or float(size.min()) >= normal * _LOST_EARLY:
             return None
         flush = self.contract.flush_to_zero and FORMATS[dtype].flushes
-        return below_normal(q, size, dtype, flush, may_be, products, self.variances, self.worst)
+        limit = normal * (_LOST_EARLY if flush else 1)
+        low = size < limit
+        low &= (size > 0) if may_be is None else may_be
+        if not low.any():
+            return None
+        terms, squares, sizes = Products(1.0, torch.zeros(()), None) if products is None else products
+        mean_square = bound = None
+        if self.variances:
+            mean_square = size.square() if q.variance is None else size.square().add_(q.variance)
+            if flush:
+                mean_square = mean_square + squares.clamp_max(terms * limit**2)
+            else:
+                mean_square = (mean_square + squares).clamp_max(terms * spacing**2 / 12)
+            mean_square = torch.where(low, mean_square.clamp_min(LEAST_SQUARE), 0.0)
+        if self.worst and flush:
+            bound = (size if q.worst is None else size + q.worst).clamp_min(spacing / 2)
+            bound = bound if sizes is None else bound + sizes.clamp_max(terms * limit)
+        elif self.worst:
+            bound = torch.ones_like(size) * (terms * spacing / 2)
+        bound = None if bound is None else torch.where(low, bound, 0.0)
+        return Low(low, spacing, flush, mean_square, bound)
 
     def check_overflow(
         self,
@@ -403,8 +496,31 @@ class Roundoff:
         rounds_once: bool = False,
         terms: Sequence[Quantity] = (),
     ) -> None:
-        """Note where a declared intermediate may exceed the range of its format (``overflow.beyond``)."""
-        if self.node is None or not self.variances:
+        """Note where a declared intermediate, with its budget, exceeds the range of its format.
+
+        Args:
+            q: the quantity.
+            size: of its value.
+            dtype: the format's name.
+            operand: the argument of the operator that it is; None: its result.
+            before: a factor that a correct kernel may multiply by after the product instead; the larger of the two
+                counts.
+            rounds_once: whether it exceeds the range only beyond the middle to where the next number would be.
+            terms: the terms of the sum that it is, each a number of the format with any error.
+        """
+        if self.node is None or not self.variances or not size.numel():
             return
-        if (found := beyond(q, size, dtype, before, rounds_once, terms)) is not None:
+        format_, by = FORMATS[dtype], before if 0 < before < 1 else 1.0
+        size, variance = size / by, None if q.variance is None else q.variance / by**2
+        largest = float(size.max()) + (0.0 if variance is None else FAR * math.sqrt(float(variance.max())))
+        if largest < format_.largest / 2:
+            return
+        furthest = size if variance is None else size + FAR * variance.sqrt()
+        if terms:
+            erring = [(term.value.abs(), term.variance) for term in terms if term.variance is not None]
+            moved = [torch.minimum(FAR * e.sqrt(), (format_.largest - x).clamp_min(0.0)) for x, e in erring]
+            furthest = torch.minimum(furthest, sum(moved, size))
+        margin = format_.unit_roundoff * (0.5 if rounds_once else -4)
+        found = (furthest > format_.largest * (1 + margin)) & size.isfinite()
+        if bool(found.any()):
             self.overflowing.setdefault(self.node, []).append((operand, found))

@@ -40,8 +40,7 @@ from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.machine_code import side_by_side
 from gradoracle.oracle.rounding.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.rounding.rounding_model import SQUARABLE
-from gradoracle.oracle.rounding.spacing import half_spacing
+from gradoracle.oracle.rounding.rounding_model import SQUARABLE, half_spacing
 
 FEW_PROBES = ((1 << 17, 8),)  # elements of the largest tensor, probes at most
 _PROBE_ARRAYS = 24  # float64 numbers that a probe holds for each position and label

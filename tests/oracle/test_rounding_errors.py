@@ -5,31 +5,34 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradoracle.oracle.rounding import fused, probes
+from gradoracle.oracle.rounding import probes
 
-pytestmark = pytest.mark.skipif(fused.compiled() is None, reason="numba is not installed")
+pytestmark = pytest.mark.skipif(probes.compiled() is None, reason="numba is not installed")
 
 SHAPE, RUNS = (3, 5, 7), 4
 GENERATOR = torch.Generator().manual_seed(1)
 
 
-def drawn(*shape: int) -> torch.Tensor:
+def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=GENERATOR)
 
 
-ONTO = {"nothing": None, "one for all": drawn(*SHAPE), "one each": drawn(RUNS, *SHAPE), "a view": drawn(7, 5, 3).mT.mT}
+ONTO = {
+    "nothing": None,
+    "one for all": normal(*SHAPE),
+    "one each": normal(RUNS, *SHAPE),
+    "a view": normal(7, 5, 3).permute(2, 1, 0),
+}
 
 
 @pytest.mark.parametrize("onto", ONTO)
 @pytest.mark.parametrize("bits", [8, 11, 24])
 def test_errors_have_the_bits_of_those_by_torch(onto, bits, monkeypatch):
-    key, total = drawn(*SHAPE) * 10.0 ** drawn(*SHAPE).mul(9).round(), ONTO[onto]
+    key, total = normal(*SHAPE) * 10.0 ** normal(*SHAPE).mul(9).round(), ONTO[onto]
     key[0, 0, :3] = torch.tensor([0.0, torch.inf, torch.nan], dtype=torch.float64)
-    width, factors = drawn(*SHAPE[1:]).abs(), torch.exp2(-torch.rand(RUNS, dtype=torch.float64))
-    if onto == "a view":
-        total = drawn(7, 5, 3).permute(2, 1, 0)
+    width, factors = normal(*SHAPE[1:]).abs(), torch.exp2(-torch.rand(RUNS, dtype=torch.float64))
     by_numba = probes.rounding_errors(key, bits, factors, width, total)
-    monkeypatch.setattr(fused, "compiled", lambda: None)
+    monkeypatch.setattr(probes, "compiled", lambda: None)
     by_torch = probes.rounding_errors(key, bits, factors, width, total)
     assert by_numba.shape == (RUNS, *SHAPE) and torch.equal(by_numba, by_torch)
     assert by_numba.unique().numel() > by_numba.numel() // 2
@@ -37,8 +40,8 @@ def test_errors_have_the_bits_of_those_by_torch(onto, bits, monkeypatch):
 
 @pytest.mark.parametrize("onto", ["nothing", "one for all", "one each"])
 def test_keys_of_each_probe_are_rounded_as_those_of_all(onto, monkeypatch):
-    keys, factors = drawn(RUNS, *SHAPE), torch.exp2(-torch.rand(RUNS, dtype=torch.float64))
-    width, total = drawn(*SHAPE).abs(), ONTO[onto]
+    keys, factors = normal(RUNS, *SHAPE), torch.exp2(-torch.rand(RUNS, dtype=torch.float64))
+    width, total = normal(*SHAPE).abs(), ONTO[onto]
     by_numba = probes.rounding_errors(keys, 8, factors, width, total, each=True)
     single = [
         probes.rounding_errors(
@@ -47,11 +50,11 @@ def test_keys_of_each_probe_are_rounded_as_those_of_all(onto, monkeypatch):
         for r in range(RUNS)
     ]
     assert torch.equal(by_numba, torch.cat(single))
-    monkeypatch.setattr(fused, "compiled", lambda: None)
+    monkeypatch.setattr(probes, "compiled", lambda: None)
     assert torch.equal(probes.rounding_errors(keys, 8, factors, width, total, each=True), by_numba)
 
 
 def test_another_factor_gives_other_errors():
-    key, width = drawn(50), torch.ones(50, dtype=torch.float64)
+    key, width = normal(50), torch.ones(50, dtype=torch.float64)
     one, other = (probes.rounding_errors(key, 11, torch.tensor([f], dtype=torch.float64), width) for f in (0.6, 0.7))
     assert not torch.equal(one, other) and float(one.abs().max()) <= 1.0
