@@ -24,6 +24,7 @@ from pathlib import Path
 
 from gradoracle.execution import environment
 from gradoracle.model.errors import UsageError
+from gradoracle.mutation.run import WrongKernel
 from gradoracle.project import values
 from gradoracle.project.shipped_names import family_names
 
@@ -56,6 +57,6 @@ def main(arguments: Sequence[str]) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except UsageError as error:
+    except (UsageError, WrongKernel) as error:
         print(f"hidden_faults: {error}", file=sys.stderr)
         sys.exit(2)

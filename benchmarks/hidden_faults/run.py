@@ -6,21 +6,18 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradoracle.check.plan import plan, resolved
-from gradoracle.execution import device, environment
-from gradoracle.execution.local_pool import LocalPool
-from gradoracle.model.errors import UsageError
+from gradoracle.check.plan import resolved
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
+from gradoracle.mutation.run import cases_of, pool, rehearsed
 from gradoracle.mutation.sources import Source, Statements, sources_of
-from gradoracle.mutation.trial import Rehearsal, Stage, Unmutated
-from gradoracle.project.request import Request
+from gradoracle.mutation.trial import Stage, Unmutated
+from gradoracle.project.request import Request, Silent
 from gradoracle.project.target import resolve
 
 from .rows import Row
@@ -40,16 +37,13 @@ def run(
     """
     begun = time.monotonic()
     subjects = resolved(Request(family, device="cpu", workers=0))
-    jobs = [
-        replace(job, properties=tuple(name for name in job.properties if subjects.properties[name].scope == "case"))
-        for job in plan(subjects).jobs
-        if job.case.dtype == DTYPE
-    ]
+    jobs = [job for job in cases_of(subjects) if job.case.dtype == DTYPE]
     sources = sources_of(resolve(family))
     proven = read_proofs(proofs_beside(family))
     planted = {m: s for s in sources for m in mutants_of(s) if m.key not in proven and scaled(m, 0.5)}
-    with tempfile.TemporaryDirectory() as folder, _pool(subjects.setup, folder, workers) as pool:
-        seen = _rehearsed(jobs, pool)
+    entry = f"{__package__}.search:entry"
+    with tempfile.TemporaryDirectory() as folder, pool(entry, subjects.setup, (), folder, workers) as processes:
+        seen = rehearsed(jobs, processes, Silent())
         orders = _orders(planted, seen)
         chosen = choose(orders, count, 0)
         took = f"{time.monotonic() - begun:.0f} s"
@@ -70,7 +64,7 @@ def run(
                     return
                 yield Search(family, mutant, planted[mutant], orders[mutant], known)
 
-        for result in pool.run(searches()):
+        for result in processes.run(searches()):
             if result.value is None:
                 say(f"{family}: a search failed: {result.error.strip().splitlines()[-1:] or result.crash}")
                 continue
@@ -82,25 +76,6 @@ def run(
 def _told(row: Row) -> str:
     hidden = f" at t = {row.t}" if row.t else ""
     return f"{row.mutant} {row.operator}, {row.where}: {row.result}{hidden}, {row.seconds:.0f} s"
-
-
-@contextmanager
-def _pool(setup: Any, folder: str, workers: int) -> Iterator[LocalPool]:
-    given, limit = (setup, (), folder), environment.memory(free=True)
-    with LocalPool(
-        f"{__package__}.search:entry", given, count=workers, env=device.variables("cpu"), memory=limit
-    ) as pool:
-        yield pool
-
-
-def _rehearsed(jobs: Sequence[Any], pool: LocalPool) -> list[Unmutated]:
-    found: dict[int, Unmutated] = {}
-    numbers = {id(job): number for number, job in enumerate(jobs)}
-    for result in pool.run(Rehearsal(job) for job in jobs):
-        if result.value is None:
-            raise UsageError(f"the unmutated kernel cannot be judged on {result.job.job.case}")
-        found[numbers[id(result.job.job)]] = result.value
-    return [found[number] for number in range(len(jobs))]
 
 
 def _only(jobs: Sequence[Any], seen: Sequence[Unmutated], names: set[str]) -> tuple[list[Any], list[Unmutated]]:
@@ -116,9 +91,8 @@ def _orders(planted: dict[Mutant, Source], seen: Sequence[Unmutated]) -> dict[Mu
     statements = {source.shown: Statements(source.text) for source in planted.values()}
     found = {}
     for mutant, source in planted.items():
-        first, last = statements[mutant.module].span(mutant.line)
-        lines = frozenset(range(first, last + 1))
-        order = [n for n, each in enumerate(seen) if lines & each.lines.get(source.file, frozenset())]
+        lines = statements[mutant.module].lines(mutant.line)
+        order = [n for n, each in enumerate(seen) if each.runs(source, lines)]
         if order:
             found[mutant] = tuple(sorted(order, key=lambda n: seen[n].seconds))
     return found

@@ -51,7 +51,7 @@ def entry(given: Any) -> Callable[[Rehearsal | Search, Phase], Unmutated | Row]:
         def judged(exponent: int, stage: Stage) -> MutantResult:
             planted = scaled(job.mutant, 4.0**-exponent)
             assert planted is not None
-            outcome = work(Trial(planted, job.source.module, job.source.file, job.order, job.known[stage]), phase)
+            outcome = work(Trial(planted, job.source, job.order, job.known[stage]), phase)
             assert isinstance(outcome, MutantResult)
             return outcome
 

@@ -152,9 +152,9 @@ class _Board:
                 if self.asked.seconds is not None and time.monotonic() - started > self.asked.seconds:
                     return
                 source = self.sources[mutant.module]
-                first, last = self.statements[mutant.module].span(mutant.line)
-                runs = covering(self.runs, source.file, range(first, last + 1), {OURS: MOST})
-                yield Fault(mutant.key, runs, self.kernel, partial(install, mutant, source.module, source.file))
+                lines = self.statements[mutant.module].lines(mutant.line)
+                runs = covering(self.runs, source.file, lines, {OURS: MOST})
+                yield Fault(mutant.key, runs, self.kernel, partial(install, mutant, source))
 
         with closing(progress):
             for done, fault in enumerate(forked(faults(), self.asked.processes), 1):

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gradoracle.model.kernel import Kernel
+from gradoracle.mutation.fork import Send
 from gradoracle.mutation.install import Stillborn
 
 from .correct import CorrectRun, Judgement, judge
-from .forks import Tell
 from .peers import RULES, Compared, Rule
 
 LIMIT = 40.0  # seconds that a wrong kernel may take on one case
@@ -65,7 +65,7 @@ class Fault:
         self.verdicts = {(r.style, name): Verdict(r.style, name) for r in runs for name in sorted(r.judged)}
         self._at, self._lost = -1, 0
 
-    def run(self, tell: Tell) -> None:
+    def run(self, tell: Send) -> None:
         """Try the remaining cases until every rule has caught the kernel or there are no more."""
         try:
             if self.install is not None:
