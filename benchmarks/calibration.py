@@ -15,6 +15,7 @@ import argparse
 import platform
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -180,17 +181,16 @@ class Family:
             evidence = Evidence(case, sample.to(self.device), runner, self.oracle)
             algorithm = evidence.algorithm if subject.algorithm == "definition" else subject.algorithm
             contract = runner.kernel.contract(dtype)
-            try:
-                tensors = evidence.tensors(Derivative.VJP)
-            except Refused:  # no kernel for this dtype or width
-                continue
-            own = self.oracle.budgets(sample, Derivative.VJP, contract, algorithm=algorithm, worst=group == "repeating")
             chunks = "own chunks" if algorithm.startswith("chunks") else algorithm
             row = rows.setdefault((dtype, f"rounding, {contract.name}, {chunks}", subject.name, group), Row())
-            row.cases += 1
-            for name, got in tensors.items():
-                where = f"{name} at {shown}, {recipes[0]}, seed {seed}"
-                row.add(got.cpu().double() - own[name].value, own[name], group != "repeating", where)
+            with suppress(Refused):  # there is no kernel for this dtype or width
+                for derivative in (Derivative.FORWARD, Derivative.VJP):
+                    tensors, worst = evidence.tensors(derivative), group == "repeating"
+                    own = self.oracle.budgets(sample, derivative, contract, algorithm=algorithm, worst=worst)
+                    for name, got in tensors.items():
+                        where = f"{name} at {shown}, {recipes[0]}, seed {seed}"
+                        row.add(got.cpu().double() - own[name].value, own[name], not worst, where)
+                row.cases += 1
 
     def calibrate_float64(self, rows: dict[tuple[str, ...], Row], draw: random.Random) -> None:
         """The float64 reading, on a derivative of a small case, compared with balls of proven radius."""
