@@ -125,7 +125,7 @@ class Shown:
     name: str
     blocks: int
     right: bool
-    told: str
+    leads: str
 
 
 def shown(name: str, report: Report) -> Shown:
@@ -135,8 +135,8 @@ def shown(name: str, report: Report) -> Shown:
     if not faults:
         return Shown(name, 0, False, "")
     leads = [known[f.verdicts[0].property_name, f.verdicts[0].kernel, f.verdicts[0].dtype] for f in faults]
-    told = "; ".join(f"{v.property_name} {v.dtype} {','.join(_names(v))}" for v in leads)
-    return Shown(name, len(faults), _is_right(leads[0], report.verdicts), told)
+    named = "; ".join(f"{v.property_name} {v.dtype} {','.join(_names(v))}" for v in leads)
+    return Shown(name, len(faults), _is_right(leads[0], report.verdicts), named)
 
 
 def _is_right(lead: Verdict, verdicts: Sequence[Verdict]) -> bool:
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.more:
         for each in (each for group in groups.values() for each in group):
             if each.blocks > 1 or (each.blocks and not each.right):
-                print(f"{each.name}: {each.blocks} blocks{'' if each.right else ', headline wrong'}: {each.told}")
+                print(f"{each.name}: {each.blocks} blocks{'' if each.right else ', headline wrong'}: {each.leads}")
     separator = "," if given.rows else " | "
     for cells in (COLUMNS, *([] if given.rows else [("---",) * len(COLUMNS)]), *(tuple(r.values()) for r in rows)):
         print(separator.join(cells))

@@ -7,7 +7,7 @@ A mutant with a magnitude (``scaled``) is planted as value + t (mutated value - 
 1/4, from 1 down to 4^-16, at which no property of the kernel as written is violated on the bfloat16 cases of a default
 check; it is found by bisection with the properties that compare with the oracle, and confirmed with all others. At this
 t the property of the widened kernel judges those of these cases that it falls on. A row a mutant is written into
-benchmarks/results/hidden_faults.csv, in place of earlier ones of the family.
+benchmarks/results/hidden_faults.csv, and replaces earlier ones of the family.
 
 Not hidden, and in no share, is a mutant that is seen as written at 4^-16 too (what must be exactly 0 is not any more),
 one whose scaled form cannot run, and one that is seen neither as written nor widened where t is 1: it is equivalent, or
@@ -118,7 +118,7 @@ def _row(cells: Mapping[str, Any]) -> Row:
 
 
 def write(file: Path, rows: Sequence[Row]) -> None:
-    """Write rows, in place of those of the same families."""
+    """Write rows; those of the same families are replaced."""
     families = {row.family for row in rows}
     kept = [row for row in read(file) if row.family not in families]
     with file.open("w", encoding="utf-8", newline="") as stream:
@@ -195,7 +195,7 @@ def _between(before: str, after: str, t: float) -> str:
 
 
 def _differing(old: ast.AST, new: ast.AST) -> tuple[ast.AST, ast.AST]:
-    """The smallest pair of statements or expressions outside of which two trees are equal."""
+    """The smallest pair of statements or expressions outside which two trees are equal."""
     if type(old) is not type(new):
         return old, new
     pairs: list[tuple[ast.AST, ast.AST]] = []

@@ -52,7 +52,7 @@ from gradoracle.project.target import Target, resolve
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 FORMATS = {"rounded to bfloat16": "bfloat16", "rounded to float16": "float16"}
 COLUMNS = ("family", "format", "every", "planted", "lost", "named", "hit", "others", "calls", "seconds")
-DRAWN, TRIED = 40, 8  # cases drawn for each kernel, cases tried for each plant
+GENERATED, TRIED = 40, 8  # cases of each kernel, cases tried for each plant
 LARGEST, LONGEST = 1 << 18, 256  # product of a case's dims, and its longest
 SECONDS = 120.0  # for one plant
 NOT_FLOAT = ("pointer", "integer", "mask")
@@ -111,7 +111,7 @@ class Bench:
         self.sources: list[Source] = sources_of(self.target, ())
         self.ran: list[tuple[float, Kernel, Case, Lines]] = []
         for kernel in self.target.kernels:
-            for case in stream(self.target.family, kernel, dtypes=["float32"], examples=DRAWN):
+            for case in stream(self.target.family, kernel, dtypes=["float32"], examples=GENERATED):
                 if math.prod(case.dims.values()) <= LARGEST and max(case.dims.values()) <= LONGEST:
                     begun = time.perf_counter()
                     with executed([source.file for source in self.sources]) as lines:

@@ -38,5 +38,5 @@ def math(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tens
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """SDPA as a chain of operators, each of which stores its result in the dtype of the inputs."""
+    """SDPA as a chain of operators; each stores its result in the dtype of the inputs."""
     return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v

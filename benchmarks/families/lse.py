@@ -25,7 +25,7 @@ def _eager(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _flex(q: Tensor, k: Tensor) -> Tensor:
-    """L [B, H, T] as what flex_attention returns beside o, whose values it does not do without."""
+    """L [B, H, T], which flex_attention returns with o; it needs values."""
     return flex_attention(q, k, k[..., :16].detach(), return_lse=True)[1]  # type: ignore[no-any-return]
 
 

@@ -26,11 +26,10 @@ from gradoracle.project.request import Request, Silent
 from gradoracle.project.target import resolve
 
 from .correct import prepare
-from .forks import forked
 from .record import kept, mark
 from .run import Asked, Tells, checked_by_differences, rows_of
 from .styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
-from .trial import Fault, alarms
+from .trial import Fault, alarms, forked
 
 STAGES = (12, 24, 100)
 """On how many cases the property may catch a bug; more if it is not caught on fewer."""

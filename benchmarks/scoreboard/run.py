@@ -28,10 +28,9 @@ from gradoracle.project.request import Progress, Silent
 from gradoracle.project.target import Target, resolve
 
 from .correct import BUDGET, NAMES, CorrectRun, prepare, prepare_gradcheck
-from .forks import forked
 from .record import FOLDER, Ours, kept, mark, mutations
 from .styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
-from .trial import Fault, alarms, covering
+from .trial import Fault, alarms, covering, forked
 
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 CASES = 126  # of the stream, as in gradoracle check
