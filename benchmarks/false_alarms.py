@@ -218,7 +218,7 @@ def _alarming(totals: Sequence[Total]) -> str:
 
 
 def _rows(own: Sequence[Total], widened: Sequence[Total]) -> list[str]:
-    """A row for each line and device: its runs as written, and beside them the widened ones."""
+    """A row for each line and device: its runs as written, then the widened ones."""
     left = {total.place: _cells(total) for total in own}
     right = {total.place: _widened_cells(total) for total in widened}
     none = [""] * (len(_HEAD) - 2 - len(_WIDENED)), [""] * len(_WIDENED)

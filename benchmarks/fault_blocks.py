@@ -16,10 +16,8 @@ entry of the kernel gives.
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,8 +35,8 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Report, Status, Verdict
-from gradoracle.mutation.child import settle
-from gradoracle.mutation.install import Stillborn, install
+from gradoracle.mutation.fork import Lost, answer
+from gradoracle.mutation.install import install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.plant import mutants_of
 from gradoracle.mutation.sources import Source, sources_of
@@ -50,19 +48,17 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "mutation"
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 COLUMNS = ("mistakes", "reports", "seen", "one block", "blocks", "headlines", "mean blocks")
-CASES, SECONDS = 15, 100.0
+CASES, SECONDS, LIMIT = 15, 100.0, 1000.0
 DIRECT = (PropertyKind.ORACLE, PropertyKind.DEFINITION)
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A mistake: its name and what is checked; ``mutant`` goes into ``module`` before that."""
+    """A mistake: its name and what is checked; ``mutant``, if any, goes into its source before that."""
 
     name: str
     request: Request
-    mutant: Mutant | None = None
-    module: str = ""
-    file: str = ""
+    mutant: tuple[Mutant, Source] | None = None
 
 
 def killed(family: str, sources: Sequence[Source]) -> list[tuple[Mutant, Source]]:
@@ -76,7 +72,7 @@ def of_family(family: str) -> Iterator[Plant]:
     """The killed mutants of a shipped family."""
     request = Request(family, device="cpu", examples=CASES, workers=0, seconds=SECONDS)
     for mutant, source in killed(family, sources_of(resolve(family))):
-        yield Plant(f"{family}-{mutant.key}", request, mutant, source.module, source.file)
+        yield Plant(f"{family}-{mutant.key}", request, (mutant, source))
 
 
 def bugs() -> Iterator[Plant]:
@@ -102,29 +98,24 @@ def collect(folder: Path, names: Sequence[str], every: int, at_once: int) -> Non
     wanted = names or (*FAMILIES, "bugs")
     plants = [p for name in wanted for p in list(bugs() if name == "bugs" else of_family(name))[::every]]
     left = [plant for plant in plants if not (folder / f"{plant.name}.json").exists()]
-    gc.freeze()
     with ThreadPoolExecutor(at_once) as pool:
         for number, (plant, how) in enumerate(pool.map(lambda p: (p, _checked(p, folder)), left), 1):
             print(f"{number} of {len(left)}: {plant.name} {how}", flush=True)
 
 
 def _checked(plant: Plant, folder: Path) -> str:
-    child = os.fork()
-    if child == 0:
-        try:
-            settle()
-            if plant.mutant is not None:
-                install(plant.mutant, plant.module, plant.file)
-            text = as_json.render([check(plant.request)])
-            (folder / f"{plant.name}.json").write_text(text, encoding="utf-8")
-            os._exit(0)
-        except Stillborn:
-            os._exit(3)
-        except BaseException:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return {0: "reported", 3: "cannot be installed"}.get(code, f"ended its process ({code})")
+    def report() -> str:
+        if plant.mutant is not None:
+            install(*plant.mutant)
+        return as_json.render([check(plant.request)])
+
+    try:
+        (folder / f"{plant.name}.json").write_text(answer(report, LIMIT), encoding="utf-8")
+    except Lost as how:
+        return str(how)
+    except TimeoutError:
+        return "takes too long"
+    return "reported"
 
 
 @dataclass(frozen=True)
@@ -134,7 +125,7 @@ class Shown:
     name: str
     blocks: int
     right: bool
-    told: str
+    leads: str
 
 
 def shown(name: str, report: Report) -> Shown:
@@ -144,8 +135,8 @@ def shown(name: str, report: Report) -> Shown:
     if not faults:
         return Shown(name, 0, False, "")
     leads = [known[f.verdicts[0].property_name, f.verdicts[0].kernel, f.verdicts[0].dtype] for f in faults]
-    told = "; ".join(f"{v.property_name} {v.dtype} {','.join(_names(v))}" for v in leads)
-    return Shown(name, len(faults), _is_right(leads[0], report.verdicts), told)
+    named = "; ".join(f"{v.property_name} {v.dtype} {','.join(_names(v))}" for v in leads)
+    return Shown(name, len(faults), _is_right(leads[0], report.verdicts), named)
 
 
 def _is_right(lead: Verdict, verdicts: Sequence[Verdict]) -> bool:
@@ -204,7 +195,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.more:
         for each in (each for group in groups.values() for each in group):
             if each.blocks > 1 or (each.blocks and not each.right):
-                print(f"{each.name}: {each.blocks} blocks{'' if each.right else ', headline wrong'}: {each.told}")
+                print(f"{each.name}: {each.blocks} blocks{'' if each.right else ', headline wrong'}: {each.leads}")
     separator = "," if given.rows else " | "
     for cells in (COLUMNS, *([] if given.rows else [("---",) * len(COLUMNS)]), *(tuple(r.values()) for r in rows)):
         print(separator.join(cells))

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import resource
 import shutil
@@ -44,27 +45,37 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks/results/feedback.csv"
 FOLDERS = 40  # rows of the suite: the folders and files that take longest
 STATES: tuple[tuple[str, tuple[str, ...]], ...] = (("cold", ()), ("warm", ()), ("warm, --fail-fast", ("--fail-fast",)))
-_FIRST = """
+# Runs gradoracle and prints when something happens first. The run ends at its "imports", at a decided "case" or at a
+# "failure", and goes on after "any" case.
+FIRST = """
 import os, sys, threading, time
 
-def end():
+def tell():
     print(file=sys.stderr)
     print("FIRST", time.time(), file=sys.stderr, flush=True)
+
+def end(*_):
+    tell()
     os._exit(0)
 
 def watch(kind):
     while not hasattr(run := getattr(sys.modules.get("gradoracle.check.run"), "Run", None), "_take"):
         time.sleep(0.002)
-    if kind == "imports":
-        run.over = lambda self, *arguments: end()
-        return
     take = run._take
-    def told(self, result):
+
+    def taken(self, result):
         statuses = {each.status.value for each in result.results}
-        if statuses & ({"violated", "crashed"} if kind == "failure" else {"holds", "violated", "crashed"}):
+        if kind == "any":
+            run._take = take
+            tell()
+        elif statuses & ({"violated", "crashed"} if kind == "failure" else {"holds", "violated", "crashed"}):
             end()
         take(self, result)
-    run._take = told
+
+    if kind == "imports":
+        run.over = end
+    else:
+        run._take = taken
 
 threading.Thread(target=watch, args=(sys.argv.pop(1),), daemon=True).start()
 from gradoracle.__main__ import main
@@ -232,12 +243,17 @@ def fresh(of: Measured) -> Iterator[tuple[str, float]]:
 
 def _until_first(of: Measured, kind: str, target: str) -> float:
     begun = time.time()
-    words = [of.python, "-c", _FIRST, kind, "check", target]
+    words = [of.python, "-c", FIRST, kind, "check", target]
     done = subprocess.run(words, cwd=of.folder, env=of.environment, capture_output=True, text=True)
-    told = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("FIRST ")]
-    if not told:
+    moment = first_moment(done.stderr)
+    if math.isnan(moment):
         raise SystemExit(f"{target}: no {kind}; the last line is {done.stderr.splitlines()[-1:]}")
-    return float(told[0]) - begun
+    return moment - begun
+
+
+def first_moment(errors: str) -> float:
+    """The time that a run of ``FIRST`` printed; NaN where it printed none."""
+    return next((float(line.split()[1]) for line in errors.splitlines() if line.startswith("FIRST ")), math.nan)
 
 
 def gate(of: Measured, families: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, float]]:

@@ -55,7 +55,7 @@ def log_sum_exp() -> None:
 
 
 def evidence_of(dtype: str, recipe: str) -> Evidence:
-    """PyTorch's default on one case, with q drawn by the recipe, and its certified truth."""
+    """PyTorch's default on one case, with q sampled by the recipe, and its certified truth."""
     case = Case("sdpa", DIMS, dtype, draws={"q": Draw(recipe)})
     return Evidence(case, build(case, FAMILY.signature), KernelRunner(FAMILY, FUSED), Oracle(FAMILY, "certified"))
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import campaign
 import campaign_rows
-from feedback import Row, add
+from feedback import FIRST, Row, add, first_moment
 from kernel_speed.content import content
 
 from gradoracle.execution.environment import cores
@@ -44,25 +44,6 @@ ROWS, FEEDBACK = "checks.csv", "feedback.csv"
 DEFAULT = "default"  # the run of a row, with the card behind it
 COMMAND = "python benchmarks/gpu_checks.py"
 _FACTS = ("gradoracle", "python", "commit", "torch", "triton", "cpu", "gpu")
-_FIRST = """
-import sys, threading, time
-begun = float(sys.argv.pop(1))
-
-def watch():
-    while not hasattr(run := getattr(sys.modules.get("gradoracle.check.run"), "Run", None), "_take"):
-        time.sleep(0.002)
-    take, told = run._take, []
-    def first(self, result):
-        if not told:
-            told.append(True)
-            print(f"FIRST {time.time() - begun:.1f}", file=sys.stderr, flush=True)
-        take(self, result)
-    run._take = first
-
-threading.Thread(target=watch, daemon=True).start()
-from gradoracle.__main__ import main
-main()
-"""
 
 
 def checked(family: str, words: Sequence[str], cache: str, folder: Path) -> tuple[dict[str, Any], float, float]:
@@ -74,15 +55,15 @@ def checked(family: str, words: Sequence[str], cache: str, folder: Path) -> tupl
     begun = time.time()
     with (folder / f"default_{family}.txt").open("w", encoding="utf-8") as shown:
         done = subprocess.run(
-            [sys.executable, "-c", _FIRST, str(begun), *command],
+            [sys.executable, "-c", FIRST, "any", *command],
             cwd=ROOT, env=environment, stdout=shown, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
     seconds = time.time() - begun
-    first = next((line.split()[1] for line in done.stderr.splitlines() if line.startswith("FIRST ")), "nan")
+    first = round(first_moment(done.stderr) - begun, 1)
     if not report.is_file():
         raise SystemExit(f"{family}: exit code {done.returncode}, no report\n{done.stderr[-2000:]}")
     document = json.loads(report.read_text(encoding="utf-8"))
-    return document["reports"][0] | {"exit_code": done.returncode}, float(first), seconds
+    return document["reports"][0] | {"exit_code": done.returncode}, first, seconds
 
 
 def row_of(family: str, run: str, words: Sequence[str], report: dict[str, Any], seconds: float) -> dict[str, Any]:

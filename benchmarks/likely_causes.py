@@ -16,10 +16,6 @@ import argparse
 import csv
 import importlib
 import math
-import os
-import pickle
-import select
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -40,7 +36,7 @@ from gradoracle.model.dims import parse_sizes
 from gradoracle.model.job import Job
 from gradoracle.model.verdict import Status
 from gradoracle.mutation.cached_oracle import CachedOracle
-from gradoracle.mutation.child import settle
+from gradoracle.mutation.fork import Lost, answer
 from gradoracle.mutation.install import install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.operators import OPERATORS
@@ -84,22 +80,15 @@ class Bench:
 
     def tried(self, mutant: Mutant, source: Source) -> tuple[bool, str, str]:
         """The same of a mutant, in a process of its own; nothing where that dies or hangs."""
-        ours, theirs = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                settle()
-                install(mutant, source.module, source.file)
-                os.write(theirs, pickle.dumps(self.judged()))
-            finally:
-                os._exit(0)
-        os.close(theirs)
-        ready, _, _ = select.select([ours], [], [], SECONDS)
-        given = os.read(ours, 1 << 16) if ready else b""
-        os.close(ours)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return pickle.loads(given) if given else (False, "", "")
+
+        def found() -> tuple[bool, str, str]:
+            install(mutant, source)
+            return self.judged()
+
+        try:
+            return answer(found, SECONDS)
+        except (Lost, TimeoutError):
+            return False, "", ""
 
 
 def _size(job: Job) -> int:

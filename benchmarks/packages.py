@@ -25,8 +25,24 @@ from pathlib import Path
 from types import FunctionType
 
 import torch
-from severities import called_names, judged, judging_commit, of_file
-from severity_rows import CRASHES, ERROR, GREEN, NOT_RUN, NOW, STATED, UNDECIDED, WRONG, Row, read, record, sentence
+from severities import (
+    CRASHES,
+    ERROR,
+    GREEN,
+    NOT_RUN,
+    NOW,
+    STATED,
+    UNDECIDED,
+    WRONG,
+    Row,
+    called_names,
+    judged,
+    judging_commit,
+    of_file,
+    read,
+    record,
+    sentence,
+)
 
 from gradoracle.execution.device import prepare
 from gradoracle.model.claims import Mark
@@ -77,7 +93,7 @@ class Package:
 
 
 def _plain(name: str) -> str:
-    """The name of a distribution, of which pip takes - and _ for the same."""
+    """The name of a distribution; pip takes - and _ for the same."""
     return name.lower().replace("_", "-")
 
 

@@ -27,7 +27,7 @@ class Passes:
     Attributes:
         family: its name.
         modules: of its package, those that launch a pass.
-        part: the keyword by which `launch` is told the pass.
+        part: the keyword of `launch` for the pass.
         first: the passes whose results others read.
         over_keys: those with one program for each tile of keys.
         names: pass -> name of its compilation, where it is another.

@@ -12,15 +12,10 @@ hit: ``lost_at`` names a line of the statement that rounds.
 from __future__ import annotations
 
 import argparse
-import gc
 import math
-import multiprocessing
-import os
-import pickle
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +39,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.cached_oracle import CachedOracle
-from gradoracle.mutation.child import settle
+from gradoracle.mutation.fork import Lost, answer
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.operators.operator import Fault, operator
@@ -57,7 +52,7 @@ from gradoracle.project.target import Target, resolve
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 FORMATS = {"rounded to bfloat16": "bfloat16", "rounded to float16": "float16"}
 COLUMNS = ("family", "format", "every", "planted", "lost", "named", "hit", "others", "calls", "seconds")
-DRAWN, TRIED = 40, 8  # cases drawn for each kernel, cases tried for each plant
+GENERATED, TRIED = 40, 8  # cases of each kernel, cases tried for each plant
 LARGEST, LONGEST = 1 << 18, 256  # product of a case's dims, and its longest
 SECONDS = 120.0  # for one plant
 NOT_FLOAT = ("pointer", "integer", "mask")
@@ -116,7 +111,7 @@ class Bench:
         self.sources: list[Source] = sources_of(self.target, ())
         self.ran: list[tuple[float, Kernel, Case, Lines]] = []
         for kernel in self.target.kernels:
-            for case in stream(self.target.family, kernel, dtypes=["float32"], examples=DRAWN):
+            for case in stream(self.target.family, kernel, dtypes=["float32"], examples=GENERATED):
                 if math.prod(case.dims.values()) <= LARGEST and max(case.dims.values()) <= LONGEST:
                     begun = time.perf_counter()
                     with executed([source.file for source in self.sources]) as lines:
@@ -143,36 +138,21 @@ class Bench:
 
     def tried(self, mutant: Mutant, source: Source) -> Trial:
         """A plant judged in a fork; nothing came of one that dies or takes too long."""
-        lines = set(range(*_span(mutant.original, mutant.line)))
-        covering = [(kernel, case) for _, kernel, case, ran in self.ran if lines & ran[source.file]]
+        lines = Statements(mutant.original).lines(mutant.line)
+        covering = [(kernel, case) for _, kernel, case, ran in self.ran if not ran[source.file].isdisjoint(lines)]
         if not covering:
             return Trial()
-        ours, theirs = multiprocessing.Pipe(duplex=False)
-        gc.freeze()
-        child = os.fork()
-        if child == 0:
-            try:
-                settle()
-                theirs.send_bytes(pickle.dumps(self._judged(mutant, source, covering[:TRIED])))
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
-        theirs.close()
         try:
-            return pickle.loads(ours.recv_bytes()) if ours.poll(SECONDS) else Trial(said="took too long")
-        except EOFError:
+            return answer(lambda: self._judged(mutant, source, covering[:TRIED]), SECONDS)
+        except TimeoutError:
+            return Trial(said="took too long")
+        except Lost:
             return Trial(said="died")
-        finally:
-            ours.close()
-            with suppress(ProcessLookupError):
-                os.kill(child, 9)
-            os.waitpid(child, 0)
 
     def _judged(self, mutant: Mutant, source: Source, covering: Sequence[tuple[Kernel, Case]]) -> Trial:
         self.oracle.keeps = False
         try:
-            install(mutant, source.module, source.file)
+            install(mutant, source)
         except Stillborn:
             return Trial()
         for kernel, case in covering:
@@ -185,7 +165,7 @@ class Bench:
                 if found is None:
                     return Trial(lost=True, calls=made, seconds=spent, said=f"none named: {planted}")
                 own = found.statement
-                hit = own.file == source.file and own.line in range(*_span(mutant.source, mutant.line))
+                hit = own.file == source.file and own.line in Statements(mutant.source).lines(mutant.line)
                 said = f"{Path(own.file).name}:{own.line} {found.source!r} together={found.together}: {planted}"
                 return Trial(True, True, hit, len(found.others), made, spent, said)
         return Trial()
@@ -199,12 +179,6 @@ def counting(count: Counter[str]) -> Guard:
         return nullcontext()
 
     return guard
-
-
-def _span(source: str, line: int) -> tuple[int, int]:
-    """The lines of a statement, as a range."""
-    first, last = Statements(source).span(line)
-    return first, last + 1
 
 
 def planted(sources: Sequence[Source]) -> Iterator[tuple[Mutant, Source]]:

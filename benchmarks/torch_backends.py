@@ -1,4 +1,4 @@
-"""PyTorch's SDPA with one backend forced, as kernels of family sdpa, without masks.
+"""PyTorch's SDPA with one backend forced, and as a chain of operators: kernels of family sdpa, without masks.
 
     gradoracle check benchmarks/torch_backends.py:cudnn --family sdpa --device cuda --dtype bfloat16,float16
 
@@ -7,6 +7,7 @@ A backend that does not support a device, dtype or head dim raises an error, whi
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -28,3 +29,14 @@ def efficient(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) ->
     """SDPA by the memory-efficient backend."""
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         return scaled_dot_product_attention(q, k, v, scale=scale)
+
+
+def math(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
+    """SDPA by the backend that stores the scores."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(q, k, v, scale=scale)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """SDPA as a chain of operators; each stores its result in the dtype of the inputs."""
+    return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v

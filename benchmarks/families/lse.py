@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from functools import partial
 
@@ -25,7 +24,7 @@ def _eager(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _flex(q: Tensor, k: Tensor) -> Tensor:
-    """L [B, H, T] as what flex_attention returns beside o, whose values it does not do without."""
+    """L [B, H, T], which flex_attention returns with o; it needs values."""
     return flex_attention(q, k, k[..., :16].detach(), return_lse=True)[1]  # type: ignore[no-any-return]
 
 
@@ -48,13 +47,6 @@ def scans() -> Iterator[works.Row]:
         yield from (row for row in found if row.derivative in ("forward", "backward"))
 
 
-def precise() -> dict[str, dict[str, str]]:
-    """Our entries of float32 and their options: a precision of dots each, where the kernel can choose."""
-    if "precision" not in inspect.signature(kernels.lse).parameters:
-        return {OURS: {}}
-    return {OURS: {"precision": "ieee"}, SPLIT: {"precision": works.ON_TENSOR_CORES}}
-
-
 def timed(
     dtype: torch.dtype, B: int, H: int, T: int, D: int, device: str = "cuda", without: tuple[str, ...] = ()
 ) -> Iterator[works.Row]:
@@ -64,7 +56,7 @@ def timed(
     g = works.Normal([(B, H, T)], torch.float32, device, seed=1)
     dot, scores = 2.0 * B * H * T * T * D, 1.0 * B * H * T * T
     tensor, line = 1.0 * B * H * T * D * dtype.itemsize, 4.0 * B * H * T
-    ours = precise() if dtype == torch.float32 else {OURS: {}}
+    ours = {OURS: "ieee"} | ({SPLIT: works.ON_TENSOR_CORES} if dtype == torch.float32 else {})
 
     for derivative, how, whole, dots, moved in (
         ("forward", partial(works.forward, inputs=inputs), None, 1, 2 * tensor + line),
@@ -85,7 +77,7 @@ def timed(
         ),
     ):
         entries: dict[str, works.Factory] = {
-            who: partial(how, partial(kernels.lse, **options)) for who, options in ours.items()
+            who: partial(how, partial(kernels.lse, precision=precision)) for who, precision in ours.items()
         }
         entries[EAGER] = works.unless_large(partial(how, _eager), scores)
         entries[COMPILED] = works.unless_large(whole or partial(how, works.compiled(_eager)), scores)

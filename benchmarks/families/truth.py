@@ -83,7 +83,7 @@ def exact(how: partial[Any], formula: Callable[..., Tensor]) -> Callable[[], Any
 def of_scores(
     derivative: str, how: partial[Any], formula: Callable[..., Tensor], inputs: Any, output: str, of: Sequence[str]
 ) -> Truth:
-    """The truth of a function of q k, q the first of ``inputs`` (``works.Normal``), with a sharp softmax beside it."""
+    """The truth of a function of q k, q the first of ``inputs`` (``works.Normal``); also with a sharp softmax."""
     return Truth(
         names(derivative, output, of),
         exact(how, formula),

@@ -105,7 +105,7 @@ def compared(row: Any, who: str, line: Line, truths: Truths, watch: Stopwatch, f
 
 
 def lined(line: Line, found: Mapping[str, Error], missing: str, facts: Mapping[str, Any]) -> Line:
-    """A row of the CSV with errors by inputs, in place of those that it had."""
+    """A row of the CSV with errors by inputs; they replace those that it had."""
     (rms, largest, of), (sharp_rms, sharp_largest, sharp_of) = (
         (None, None, "") if each is None else (each.rms, each.largest, each.of)
         for each in (found.get(TIMED), found.get(STRESS))

@@ -1,14 +1,13 @@
-"""Page: docs/background/speed.md and its plots, from the rows alone."""
+"""Page: docs/background/speed.md and its plots, from the rows alone; and which peers are ahead at which accuracy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gradoracle.model.errors import UsageError
 
-from .accuracy import EQUAL, accuracy
-from .cells import cell, named, reasons, tabled
 from .chips import CHIPS, Chip, chip_of
 from .content import content
 from .rows import Line, read
@@ -18,6 +17,10 @@ from .stopwatch import LEAST, LONG, SHORT
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "background" / "speed.md"
 COMMAND = "python benchmarks/kernels.py"
 RUN = ("date", "card", "driver", "cuda", "torch", "triton", "python", "commit", "packages", "switches")
+UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+"""The unit roundoff u of a dtype: 2^-p with p bits of significand, the hidden one counted."""
+EQUAL = 1.1  # times our error: at most this is equal accuracy
+EQUALLY, LESS, UNKNOWN = "at equal or better accuracy", "less accurate", "accuracy not known"
 
 INTRODUCTION = f"""# Speed of the kernels
 
@@ -55,7 +58,7 @@ What is behind a peer of its accuracy, and why: [what bounds the kernels](speed_
 
 
 def write(file: Path, page: Path = PAGE) -> None:
-    """Write the page and one SVG a family beside it.
+    """Write the page, and one SVG a family next to it.
 
     Raises:
         UsageError: there are no rows.
@@ -227,3 +230,150 @@ def _per_work(line: Line) -> float:
 
 def _of_size(rows: dict[int, Line], size: int, how: Callable[[Line], str]) -> str:
     return how(rows[size]) if size in rows else ""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A peer that none of our entries matches in time and accuracy; ``ours``: the fastest that it is faster than."""
+
+    peer: Line
+    ours: Line
+    how: str
+
+
+def ahead(work: Sequence[Line]) -> Iterator[Ahead]:
+    """Of the rows of one work: peers faster than an entry of ours, unless another is as fast and as accurate.
+
+    ``how``: EQUALLY where the peer is as accurate as one of ours, LESS where it is less accurate than each.
+    """
+    ours = [line for line in work if line.ours and line.best is not None]
+    for peer in work:
+        if peer.ours or peer.best is None:
+            continue
+        slower = [line for line in ours if _best(line) > peer.best]
+        matched = (is_as_accurate(line, peer) is not False for line in ours if line not in slower)
+        if slower and not any(matched):
+            than = [is_as_accurate(peer, line) for line in ours]
+            how = EQUALLY if True in than else UNKNOWN if None in than else LESS
+            yield Ahead(peer, min(slower, key=_best), how)
+
+
+def is_as_accurate(one: Line, other: Line) -> bool | None:
+    """Whether one's errors (rms) are at most ``EQUAL`` times the other's on both inputs; None: one is not known.
+
+    Where neither has an error of a stress, that on the timed inputs decides.
+    """
+    if one.error_rms is None or other.error_rms is None or (one.sharp_rms is None) != (other.sharp_rms is None):
+        return None
+    return one.error_rms <= EQUAL * other.error_rms and (one.sharp_rms or 0.0) <= EQUAL * (other.sharp_rms or 0.0)
+
+
+def accuracy(lines: Sequence[Line], command: str) -> Iterator[str]:
+    """A family's table of errors, and the lists of who is ahead; ``command`` takes the errors."""
+    own = tabled(lines)
+    tried = [line for line in own if line.is_compared]
+    if not tried:
+        yield f"Results are not compared with float64 yet; `{command}` does that.\n"
+        return
+    yield from _table([line for line in tried if line.error_rms is not None])
+    yield f"Compared on: {' and '.join(dict.fromkeys(line.errors_on for line in tried))}.\n"
+    missing = (line for line in own if line.best is not None and (line.error_rms is None or line.errors_missing))
+    yield from reasons("Without an error", ((line, line.errors_missing or "not compared yet") for line in missing))
+    found = [each for work in _works(own) for each in ahead(work)]
+    for how in (EQUALLY, LESS, UNKNOWN):
+        listed = [each for each in found if each.how == how]
+        if listed:
+            yield f"Ahead of ours, {how}:\n"
+            yield from (_listed(each) for each in listed)
+            yield ""
+        elif how == EQUALLY:
+            yield f"Ahead of ours, {how}: none.\n"
+
+
+def _table(compared: Sequence[Line]) -> Iterator[str]:
+    """Works by entries, a line for each of the inputs."""
+    entries = list(dict.fromkeys(line.entry for line in compared))
+    yield "| work, error in u | inputs | " + " | ".join(entries) + " |"
+    yield "|---" * (len(entries) + 2) + "|"
+    for work in _works(compared):
+        row = {line.entry: line for line in work}
+        yield (
+            f"| {named(work[0])} | timed | "
+            + " | ".join(_cell(row[who]) if who in row else "" for who in entries)
+            + " |"
+        )
+        if any(line.sharp_rms is not None for line in work):
+            sharp = (_sharp(row[who]) if who in row else "" for who in entries)
+            yield f"| {named(work[0])} | {work[0].sharp} | " + " | ".join(sharp) + " |"
+    yield ""
+
+
+def _works(lines: Sequence[Line]) -> list[list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.work, []).append(line)
+    return list(found.values())
+
+
+def _best(line: Line) -> float:
+    return line.best or 0.0
+
+
+def _listed(each: Ahead) -> str:
+    peer, ours = each.peer, each.ours
+    said = f"- {named(peer)}: {peer.entry} {peer.best:.4g} ms, {ours.entry} {ours.best:.4g} ms"
+    for label, one, other in (
+        ("", peer.error_rms, ours.error_rms),
+        (f" at {peer.sharp}", peer.sharp_rms, ours.sharp_rms),
+    ):
+        if one is not None and other is not None:
+            said += f"; error{label} {_number(one, peer)} u, {_number(other, ours)} u"
+    return said
+
+
+def _cell(line: Line) -> str:
+    return _said(line, line.error_rms, line.error_largest, line.error_of)
+
+
+def _sharp(line: Line) -> str:
+    return _said(line, line.sharp_rms, line.sharp_largest, line.sharp_of)
+
+
+def _said(line: Line, rms: float | None, largest: float | None, of: str) -> str:
+    if rms is None or largest is None:
+        return "–"
+    said = f"{_number(rms, line)} / {_number(largest, line)}"
+    return (f"**{said}**" if line.ours else said) + f" {of}"
+
+
+def _number(error: float, line: Line) -> str:
+    units = error / UNIT[line.dtype]
+    return f"{units:.0f}" if units >= 100 else f"{units:.2g}"
+
+
+def named(line: Line) -> str:
+    """A work without its family and without what is said in parentheses."""
+    return " ".join((line.derivative.partition(" (")[0], line.work.partition(f"{line.derivative} ")[2]))
+
+
+def tabled(lines: Sequence[Line]) -> list[Line]:
+    """The rows of tables: those of works that are not of scans alone."""
+    return [line for line in lines if line.scan != "only"]
+
+
+def cell(said: str) -> str:
+    """Text that does not end a table's cell."""
+    return said.replace("|", "/").replace("<", "&lt;")
+
+
+def reasons(title: str, lines: Iterable[tuple[Line, str]]) -> Iterator[str]:
+    """A list of why something is missing, each reason of an entry once; nothing where none is."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line, reason in lines:
+        found.setdefault((line.entry, reason), []).append(named(line))
+    if found:
+        yield f"{title}:\n"
+        for (entry, reason), works in found.items():
+            where = works[0] if len(works) == 1 else f"{len(works)} works, the first: {works[0]}"
+            yield f"- {entry}: {cell(reason)} ({where})"
+        yield ""

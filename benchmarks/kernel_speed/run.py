@@ -349,7 +349,7 @@ def _compile(asked: Asked, todo: list[Place], context: str) -> None:
 
 
 def _compiled(task: tuple[Asked, str, str]) -> None:
-    """In a process of its own: one call. What an autotuner finds beside other processes is not kept."""
+    """In a process of its own: one call. What an autotuner finds while other processes run is not kept."""
     asked, work, who = task
     os.environ |= {"FLA_CACHE_RESULTS": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # read when they are imported
     devices.prepare(asked.device)

@@ -67,7 +67,7 @@ def gradient(x: Tensor) -> Tensor:
 
 
 def off(given: Tensor | None, truth: Tensor) -> str:
-    """The largest error beside the largest true value."""
+    """The largest error and the largest true value."""
     if given is None:
         return f"None (largest true value {size(truth)})"
     return f"off by {float((given.detach().double() - truth.detach()).abs().max()):.2g} of {size(truth)}"

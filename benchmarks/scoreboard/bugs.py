@@ -19,17 +19,17 @@ from gradoracle.model.dims import Sizes, parse_sizes
 from gradoracle.model.errors import UsageError, named
 from gradoracle.model.verdict import Report, Status
 from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.fork import Send
 from gradoracle.mutation.sources import Source
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Request, Silent
 from gradoracle.project.target import resolve
 
 from .correct import prepare
-from .forks import Tell, forked
 from .record import kept, mark
 from .run import Asked, Tells, checked_by_differences, rows_of
 from .styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
-from .trial import Fault, alarms
+from .trial import Fault, alarms, forked
 
 STAGES = (12, 24, 100)
 """On how many cases the property may catch a bug; more if it is not caught on fewer."""
@@ -93,7 +93,7 @@ class _Trial:
         self.found, self.seed = found, seed
         self.entry: dict[str, Any] = {"fault": found.bug.name, "failed": "no result"}
 
-    def run(self, tell: Tell) -> None:
+    def run(self, tell: Send) -> None:
         """Judge the bug by its property, then by the rules."""
         minimise.SHRINK_SECONDS = minimise.SHRINK_SECONDS_IN_ALL = 0.0
         bug = self.found.bug

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gradoracle.model.errors import UsageError, why
-from gradoracle.mutation.lines import Lines
 from gradoracle.mutation.outcome import SCORED, Fate
 from gradoracle.mutation.record import FOLDER as MUTATION
-from gradoracle.mutation.record import fingerprint
+from gradoracle.mutation.record import SCHEMA, Lines, fingerprint
 from gradoracle.mutation.sources import Source
-from gradoracle.mutation.views import SCHEMA
 
 FOLDER = Path(".gradoracle") / "scoreboard"
 

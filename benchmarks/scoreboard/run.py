@@ -28,10 +28,9 @@ from gradoracle.project.request import Progress, Silent
 from gradoracle.project.target import Target, resolve
 
 from .correct import BUDGET, NAMES, CorrectRun, prepare, prepare_gradcheck
-from .forks import forked
 from .record import FOLDER, Ours, kept, mark, mutations
 from .styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
-from .trial import Fault, alarms, covering
+from .trial import Fault, alarms, covering, forked
 
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 CASES = 126  # of the stream, as in gradoracle check
@@ -152,9 +151,9 @@ class _Board:
                 if self.asked.seconds is not None and time.monotonic() - started > self.asked.seconds:
                     return
                 source = self.sources[mutant.module]
-                first, last = self.statements[mutant.module].span(mutant.line)
-                runs = covering(self.runs, source.file, range(first, last + 1), {OURS: MOST})
-                yield Fault(mutant.key, runs, self.kernel, partial(install, mutant, source.module, source.file))
+                lines = self.statements[mutant.module].lines(mutant.line)
+                runs = covering(self.runs, source.file, lines, {OURS: MOST})
+                yield Fault(mutant.key, runs, self.kernel, partial(install, mutant, source))
 
         with closing(progress):
             for done, fault in enumerate(forked(faults(), self.asked.processes), 1):

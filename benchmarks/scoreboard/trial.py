@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, Protocol, TypeVar
 
 from gradoracle.model.kernel import Kernel
+from gradoracle.mutation.fork import Fork, Lost, Send
 from gradoracle.mutation.install import Stillborn
 
 from .correct import CorrectRun, Judgement, judge
-from .forks import Tell
 from .peers import RULES, Compared, Rule
 
 LIMIT = 40.0  # seconds that a wrong kernel may take on one case
@@ -65,7 +68,7 @@ class Fault:
         self.verdicts = {(r.style, name): Verdict(r.style, name) for r in runs for name in sorted(r.judged)}
         self._at, self._lost = -1, 0
 
-    def run(self, tell: Tell) -> None:
+    def run(self, tell: Send) -> None:
         """Try the remaining cases until every rule has caught the kernel or there are no more."""
         try:
             if self.install is not None:
@@ -151,3 +154,78 @@ def covering(runs: Sequence[CorrectRun], file: str, lines: range, most: Mapping[
         if taken[correct.style] <= most.get(correct.style, len(runs)):
             found.append(correct)
     return found
+
+
+class Attempt(Protocol):
+    """Work for forks: ``run`` is called in the fork, the other methods in its parent."""
+
+    limit: float
+    """Seconds without a message after which the fork counts as hanging."""
+
+    def run(self, tell: Send) -> None:
+        """Do the remaining work, and ``tell`` the parent of each piece."""
+
+    def take(self, *message: Any) -> None:
+        """Receive what the fork told."""
+
+    def lost(self, how: str) -> bool:
+        """The fork died or hung; returns whether to start another."""
+
+
+A = TypeVar("A", bound=Attempt)
+
+
+@dataclass
+class _Running(Generic[A]):
+    attempt: A
+    fork: Fork
+    deadline: float
+
+
+def forked(attempts: Iterable[A], count: int) -> Iterator[A]:
+    """Run attempts, ``count`` at a time, and yield each when it is done. Closing the iterator kills running forks."""
+    source, running = iter(attempts), dict[Connection, _Running[A]]()
+    try:
+        while True:
+            while len(running) < count and (attempt := next(source, None)) is not None:
+                _start(attempt, running)
+            if not running:
+                return
+            soonest = min(each.deadline for each in running.values())
+            ready = wait(list(running), timeout=max(0.0, soonest - time.monotonic()))
+            late = [each.fork.pipe for each in running.values() if each.deadline < time.monotonic()]
+            for pipe in dict.fromkeys((*ready, *late)):
+                yield from _received(running[pipe], running)  # type: ignore[index]
+    finally:
+        for each in running.values():
+            each.fork.close()
+
+
+def _received(each: _Running[A], running: dict[Connection, _Running[A]]) -> Iterator[A]:
+    """Pass a message to its attempt; yields the attempt if this was its last."""
+    how = ""
+    try:
+        message = each.fork.receive(0.0)
+    except TimeoutError:
+        message, how = None, "took too long"
+    except Lost as error:
+        message, how = None, str(error)
+    if message is not None:
+        each.attempt.take(*message)
+        each.deadline = time.monotonic() + each.attempt.limit
+        return
+    del running[each.fork.pipe]
+    each.fork.close()
+    if how and each.attempt.lost(how):
+        _start(each.attempt, running)
+    else:
+        yield each.attempt
+
+
+def _start(attempt: A, running: dict[Connection, _Running[A]]) -> None:
+    def run(tell: Send) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        attempt.run(tell)
+
+    fork = Fork(run)
+    running[fork.pipe] = _Running(attempt, fork, time.monotonic() + attempt.limit)

@@ -18,7 +18,7 @@ from gradoracle.gate.repository import repository
 from gradoracle.gate.sides import Sides
 from gradoracle.gate.snapshot import Piece, Snapshot
 from gradoracle.gate.snapshot_cache import SnapshotCache
-from gradoracle.gate.tree import Tree, deciding, known_failures, pieces, project
+from gradoracle.gate.tree import Tree, deciding, pieces, project
 from gradoracle.model.comparison import REGRESSIONS, Comparison, Kind, Line, Weight
 from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Report
@@ -206,7 +206,7 @@ class _Gate:
             return True
         if deciding(subject.settings[0]) != deciding(subject.settings[1]) or subject.base.target != subject.head.target:
             return True
-        return isinstance(self.base, Tree) and known_failures(self.base) != known_failures(self.head)
+        return isinstance(self.base, Tree) and self.base.known_failures != self.head.known_failures
 
     def _judge(self, changed: Sequence[GateTarget]) -> None:
         """Find what judges each target on both sides; a difference that nobody acknowledges is a regression."""

@@ -156,13 +156,8 @@ def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Snapshot) -> dic
     if tree.ships(entry.target):
         found[ENGINE] = Piece(together(tree.judges([entry.target])))
     found[f"the settings of {entry.name}"] = Piece(repr(sorted(deciding(words).items())))
-    found[KNOWN] = Piece(known_failures(tree))
+    found[KNOWN] = Piece("; ".join(map(str, tree.known_failures)))
     return found
-
-
-def known_failures(tree: Tree) -> str:
-    """A tree's known failures as one text."""
-    return "; ".join(map(str, tree.known_failures))
 
 
 def deciding(given: Settings) -> dict[str, Setting]:

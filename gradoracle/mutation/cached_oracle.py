@@ -32,13 +32,15 @@ class CachedOracle(Oracle):
 
     Args:
         folder: of the answers; shared by the processes of one run only.
-        keeps: whether answers are written; else they are only looked up.
         family, reading, graphs: as for ``Oracle``.
+
+    Attributes:
+        keeps: whether answers are written; else they are only looked up.
     """
 
-    def __init__(self, folder: Path, family: Family, reading: str, graphs: int, keeps: bool = True) -> None:
+    def __init__(self, folder: Path, family: Family, reading: str, graphs: int) -> None:
         super().__init__(family, reading, graphs=graphs)
-        self.folder, self.keeps = folder, keeps
+        self.folder, self.keeps = folder, True
 
     def budgets(self, sample: Sample, derivative: Derivative, contract: Contract, **more: Any) -> dict[str, Budget]:
         """As ``Oracle.budgets``."""

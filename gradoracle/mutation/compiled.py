@@ -26,24 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from gradoracle.execution import fork_server
-from gradoracle.mutation.install import innermost, install
+from gradoracle.mutation.install import install
+from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.sources import Source, innermost
 
 CAPABILITY = 90
 STAGES = ("ttir", "ptx")
+Question = tuple[Mutant, Source]
 TIME_LIMIT = 1800.0  # seconds, for all mutants of one call; what is known by then is returned
 _STRIPPED = {  # locations and what follows from them
     "ttir": re.compile(r"\s*loc\(.*\)\s*$|^#loc.*$", re.MULTILINE),
     "ptx": re.compile(r"^\s*(\.loc|\.file|//).*$|^\s*\.section\s+\.debug(.|\n)*", re.MULTILINE),
 }
-
-
-@dataclass(frozen=True)
-class Question:
-    """A mutant, and the loaded module it goes into, with that module's file."""
-
-    mutant: Any
-    module: str
-    file: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Asked:
         family: as given.
         dtypes: of the cases; None: those that the kernel supports.
         sources: names of the modules whose functions may be mutated.
-        questions: the mutants.
+        questions: the mutants, each with the loaded module that it goes into.
         specialisations: those that were launched.
     """
 
@@ -117,7 +111,7 @@ def answer(given: str, found: str) -> None:
     units = _Units(asked)
     with Path(found).open("w", encoding="utf-8") as written:
         for question in asked.questions:
-            written.write(json.dumps([question.mutant.key, units.same(question)]) + "\n")
+            written.write(json.dumps([question[0].key, units.same(question)]) + "\n")
             written.flush()
 
 
@@ -185,7 +179,7 @@ class _Units:
 
     def _mutated(self, question: Question, before: Sequence[str], pipe: Connection) -> None:
         """In a fork: send which compilations the mutant changes, then the result of each that is asked for."""
-        install(question.mutant, question.module, question.file)
+        install(*question)
         for function in [*_jitted(self._sources), *(unit[0] for unit in self._units)]:
             function.hash = None  # which has the dependencies' in it
         pipe.send([n for n, unit in enumerate(self._units) if unit[0].cache_key != before[n]])

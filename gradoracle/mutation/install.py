@@ -9,13 +9,14 @@ from typing import Any
 
 from gradoracle.model.errors import named
 from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.sources import Source, innermost
 
 
 class Stillborn(Exception):
     """A mutant whose module cannot be executed, or no longer defines its function; says why."""
 
 
-def loaded_anew(name: str, file: str, source: str) -> ModuleType:
+def _loaded_anew(name: str, file: str, source: str) -> ModuleType:
     """Execute a source as the module of that name; the loaded module stays.
 
     Raises:
@@ -38,19 +39,18 @@ def loaded_anew(name: str, file: str, source: str) -> ModuleType:
     return module
 
 
-def install(mutant: Mutant, module: str, file: str) -> None:
+def install(mutant: Mutant, source: Source) -> None:
     """Give the loaded function, jitted function or class the mutant's code; modules that imported it see it too.
 
     Args:
-        mutant: of that module.
-        module: the name of the loaded module.
-        file: of the module; what reads it through ``linecache`` reads the mutant from then on.
+        mutant: of that source.
+        source: a loaded module; what reads its file through ``linecache`` reads the mutant from then on.
 
     Raises:
         Stillborn: the module cannot be executed.
     """
-    anew = loaded_anew(module, file, mutant.source)
-    old, new = getattr(sys.modules[module], mutant.top, None), getattr(anew, mutant.top, None)
+    anew = _loaded_anew(source.module, source.file, mutant.source)
+    old, new = getattr(sys.modules[source.module], mutant.top, None), getattr(anew, mutant.top, None)
     if old is None or new is None:
         raise Stillborn(f"{mutant.top} is not defined by the module")
     if not _replaced(old, new):
@@ -75,13 +75,6 @@ def _replaced(old: Any, new: Any) -> bool:
                 _replaced(vars(old)[name], attribute)
         return True
     return _jitted_replaced(old, new) or (hasattr(old, "call") and _replaced(old.call, new.call))
-
-
-def innermost(jitted: Any) -> Any:
-    """A jitted function without its wrappers (autotuner, heuristics); anything else as it is."""
-    while hasattr(jitted, "fn") and hasattr(jitted.fn, "fn"):
-        jitted = jitted.fn
-    return jitted
 
 
 def _jitted_replaced(old: Any, new: Any) -> bool:

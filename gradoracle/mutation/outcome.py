@@ -59,33 +59,32 @@ class MutantResult:
     widened: bool = False
 
 
-@dataclass
-class Score:
-    """Counts over outcomes."""
-
-    fates: Counter[Fate] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, outcomes: Iterable[MutantResult]) -> Score:
-        """The score of these outcomes."""
-        return cls(Counter(outcome.fate for outcome in outcomes))
-
-    @property
-    def value(self) -> float | None:
-        """Killed by a property / (killed by a property + survived); None where there is neither."""
-        scored = sum(self.fates[fate] for fate in SCORED)
-        return self.fates[Fate.KILLED] / scored if scored else None
+def score(outcomes: Iterable[MutantResult]) -> float | None:
+    """Killed by a property / (killed by a property + survived); None where there is neither."""
+    fates = Counter(outcome.fate for outcome in outcomes)
+    scored = sum(fates[fate] for fate in SCORED)
+    return fates[Fate.KILLED] / scored if scored else None
 
 
 @dataclass(frozen=True)
 class Diagnoses:
-    """How many killed mutants have a known cause, and for how many of them the report names it."""
+    """Causes that the reports of killed mutants name.
+
+    A cause is looked for only where it is known what it should be: a diagnosis takes further cases.
+
+    Attributes:
+        known: how many killed mutants have a known cause.
+        named: for how many of these the report names a cause.
+        right: for how many it names the known one.
+    """
 
     known: int
+    named: int
     right: int
 
     @classmethod
     def of(cls, outcomes: Iterable[MutantResult]) -> Diagnoses:
         """The diagnoses of these outcomes; those killed by a pooled rule have no case to be diagnosed on."""
         asked = [o for o in outcomes if o.fate is Fate.KILLED and o.mutant.cause and o.case]
-        return cls(len(asked), sum(o.diagnosis == o.mutant.cause for o in asked))
+        named = [o for o in asked if o.diagnosis]
+        return cls(len(asked), len(named), sum(o.diagnosis == o.mutant.cause for o in named))

@@ -1,10 +1,11 @@
-"""Record: outcomes on disk, a line each, so that an interrupted run goes on where it ended; and an earlier report."""
+"""Record: outcomes on disk, a line of json each, so that an interrupted run resumes; and an earlier report."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 import gradoracle
 from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import to_plain
-from gradoracle.mutation.lines import Lines
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, MutantResult
 from gradoracle.mutation.sources import Source
@@ -34,6 +34,40 @@ def fingerprint(sources: Sequence[Source], settings: Sequence[Any]) -> str:
     for file in sorted({file for root in roots for file in root.rglob("*.py")}):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+class Lines:
+    """Entries in a file, a line of json each.
+
+    Args:
+        path: the file; its folder is made if missing.
+        mark: a fingerprint of everything that entries depend on; those under another are ignored.
+    """
+
+    def __init__(self, path: Path, mark: str) -> None:
+        self.path, self._mark = path, mark
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """Those of this mark, in order; truncated lines are left out."""
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                if entry["mark"] == self._mark:
+                    yield entry
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Append one entry, on a line of its own even after a truncated one. Raises OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            cut = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * cut + json.dumps({"mark": self._mark, **entry}).encode() + b"\n")
 
 
 class MutationRecord:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradoracle.check.aggregate import Aggregate
-from gradoracle.check.plan import plan, resolved
+from gradoracle.check.plan import Subjects, plan, resolved
 from gradoracle.check.repeat_command import options_of, repeated
 from gradoracle.check.setup import Setup
 from gradoracle.execution import device, environment
@@ -26,9 +26,9 @@ from gradoracle.execution.local_pool import LocalPool
 from gradoracle.model.errors import UsageError
 from gradoracle.model.job import Job
 from gradoracle.model.verdict import FAILING, Status
-from gradoracle.mutation.compiled import Asked, Question, equivalents
+from gradoracle.mutation.compiled import Asked, equivalents
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, MutantResult, Score
+from gradoracle.mutation.outcome import Fate, MutantResult, score
 from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.record import Earlier, MutationRecord, fingerprint, read_earlier
@@ -55,15 +55,15 @@ class Mutation:
         target: a shipped name, a file, ``file:callable`` or ``module:callable``.
         family: the definition that an outside callable claims to implement.
         dtypes: None: those that the kernel supports.
-        contracts: dtype -> preset, in place of the kernel's own.
-        arguments: options held fixed, and further keywords that are passed on.
-        count: how many mutants, spread over the operators; None: all.
-        seconds: after which no further trial begins.
-        seed: of the choice of mutants and of the stream of cases.
-        examples: how many cases; None: as many as ``check`` takes.
-        workers: how many processes; None: one for each core that this process may use.
+        contracts: dtype -> preset, which replaces the kernel's own.
+        arguments: fixed options, and further keywords for the kernel.
+        count: number of mutants, spread over the operators; None: all.
+        seconds: time after which no further trial begins.
+        seed: for the choice of mutants and the stream of cases.
+        examples: number of cases; None: as many as ``check`` takes.
+        workers: number of processes; None: one for each core that this process may use.
         equivalents: a file of proofs (``proofs``); None: that of a shipped family, if it has one.
-        fresh: whether to forget the outcomes of earlier runs.
+        fresh: whether the outcomes of earlier runs are removed.
         sources: further modules to mutate, by name.
         since: an earlier report in json, to compare with.
     """
@@ -115,7 +115,7 @@ class Found:
     @property
     def score(self) -> float | None:
         """Killed by a property / (killed by a property + survived); None where there is neither."""
-        return Score.of(self.outcomes).value
+        return score(self.outcomes)
 
 
 def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: Silent()) -> Found:
@@ -186,14 +186,7 @@ class _Plan:
             workers=0,
         )
         subjects = resolved(self.request)
-        # of compilations, not of a run
-        costly = {prop.name for prop in subjects.properties.values() if prop.scope == "kernel"}
-        self.jobs: list[Job] = [
-            replace(
-                job, properties=tuple(property_name for property_name in job.properties if property_name not in costly)
-            )
-            for job in plan(subjects).jobs
-        ]
+        self.jobs = cases_of(subjects)
         self.setup: Setup = subjects.setup
         self.target: Target = resolve(asked.target, asked.family)
         self.sources: list[Source] = sources_of(self.target, asked.sources)
@@ -213,17 +206,38 @@ class _Plan:
 
     def workers(self, kept: str) -> LocalPool:
         """Processes with the target loaded, which keep the oracle's answers in a folder."""
-        count = self.asked.workers or environment.cores()
-        try:
-            return LocalPool(
-                "gradoracle.mutation.trial:entry",
-                (self.setup, self.asked.sources, kept),
-                count=count,
-                env=device.variables("cpu"),
-                memory=environment.memory(free=True),
-            )
-        except StartupError as error:
-            raise UsageError(f"no worker process can be started: {error.sentence}") from None
+        return pool("gradoracle.mutation.trial:entry", self.setup, self.asked.sources, kept, self.asked.workers)
+
+
+def cases_of(subjects: Subjects) -> Sequence[Job]:
+    """The cases of a check, without the properties of a kernel: these are about compilations, not about a run."""
+    properties = subjects.properties
+    return plan(subjects, lambda job: tuple(n for n in job.properties if properties[n].scope == "case")).jobs
+
+
+def pool(entry: str, setup: Setup, more: Sequence[str], kept: str, count: int | None) -> LocalPool:
+    """Worker processes that load a target once and keep the oracle's answers in a folder.
+
+    Args:
+        entry: the function that makes a worker, as in ``gradoracle.mutation.trial``.
+        setup: of the target.
+        more: names of further modules that are mutated.
+        kept: the folder.
+        count: number of processes; None: one for each core that this process may use.
+
+    Raises:
+        UsageError: no process can be started.
+    """
+    try:
+        return LocalPool(
+            entry,
+            (setup, tuple(more), kept),
+            count=count or environment.cores(),
+            env=device.variables("cpu"),
+            memory=environment.memory(free=True),
+        )
+    except StartupError as error:
+        raise UsageError(f"no worker process can be started: {error.sentence}") from None
 
 
 def _tried(
@@ -245,11 +259,9 @@ def _tried(
             for mutant in left:
                 if plan.asked.seconds is not None and time.monotonic() - started > plan.asked.seconds:
                     return
-                source = plan.of[mutant.module]
-                first, last = statements[mutant.module].span(mutant.line)
-                lines = set(range(first, last + 1))
-                order = tuple(n for n in numbered if lines & seen[n].lines.get(source.file, frozenset()))
-                yield Trial(mutant, source.module, source.file, order, str(known))
+                source, lines = plan.of[mutant.module], statements[mutant.module].lines(mutant.line)
+                order = tuple(n for n in numbered if seen[n].runs(source, lines))
+                yield Trial(mutant, source, order, str(known))
 
         progress.plan(len(left))
         survived = 0
@@ -269,14 +281,13 @@ def _compared(plan: _Plan, survivors: Sequence[MutantResult], seen: Sequence[Unm
     if not survivors:
         return
     launches: set[Specialisation] = set().union(*(each.launches for each in seen))
-    sources = [plan.of[outcome.mutant.module] for outcome in survivors]
     asked = Asked(
         tuple(entry for entry in sys.path if isinstance(entry, str)),
         plan.asked.target,
         plan.asked.family,
         plan.asked.dtypes,
         tuple(source.module for source in plan.sources),
-        tuple(Question(o.mutant, source.module, source.file) for o, source in zip(survivors, sources, strict=True)),
+        tuple((outcome.mutant, plan.of[outcome.mutant.module]) for outcome in survivors),
         tuple(sorted(launches, key=repr)),
     )
     same = equivalents(asked, plan.asked.workers or environment.cores())
@@ -294,19 +305,11 @@ def _how(result: Result) -> str:
 
 
 def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Unmutated]:
-    """What the unmutated kernel does on each case, in the order of the jobs."""
-    seen: dict[int, Unmutated] = {}
-    numbers = {id(job): number for number, job in enumerate(plan.jobs)}
+    """What the unmutated kernel does on each case, where every property holds on it."""
     tally = Aggregate()
-    progress.plan(len(plan.jobs))
-    with closing(progress):
-        for result in workers.run(Rehearsal(job) for job in plan.jobs):
-            number = numbers[id(result.job.job)]
-            if result.value is None:
-                raise WrongKernel(f"the unmutated kernel cannot be judged on {result.job.job.case}: {_how(result)}")
-            seen[number] = result.value
-            tally.add(result.value.result)
-            progress.case(len(seen), 0, 0, "")
+    seen = rehearsed(plan.jobs, workers, progress)
+    for each in seen:
+        tally.add(each.result)
     for verdict in tally.verdicts({}):
         if verdict.status in FAILING:
             how = {Status.ERROR: "cannot be judged by", Status.CRASHED: "crashes under"}.get(verdict.status, "violates")
@@ -315,4 +318,22 @@ def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Unmu
                 f"kernel "
                 f"on which every property holds: {repeated(plan.request, plan.asked.target, 'cpu')} shows the case"
             )
-    return [seen[number] for number in range(len(plan.jobs))]
+    return seen
+
+
+def rehearsed(jobs: Sequence[Job], workers: LocalPool, progress: Progress) -> list[Unmutated]:
+    """What the unmutated kernel does on each case, in the order of the jobs.
+
+    Raises:
+        WrongKernel: it cannot be judged on a case.
+    """
+    seen: dict[int, Unmutated] = {}
+    numbers = {id(job): number for number, job in enumerate(jobs)}
+    progress.plan(len(jobs))
+    with closing(progress):
+        for result in workers.run(Rehearsal(job) for job in jobs):
+            if result.value is None:
+                raise WrongKernel(f"the unmutated kernel cannot be judged on {result.job.job.case}: {_how(result)}")
+            seen[numbers[id(result.job.job)]] = result.value
+            progress.case(len(seen), 0, 0, "")
+    return [seen[number] for number in range(len(jobs))]

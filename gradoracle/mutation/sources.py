@@ -14,7 +14,6 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from gradoracle.model.errors import UsageError
-from gradoracle.mutation.install import innermost
 from gradoracle.project.shipped_names import SHIPPED
 from gradoracle.project.target import Target
 
@@ -96,6 +95,13 @@ def _beside(module: ModuleType, target: Target) -> Iterator[Source]:
             yield _source(other, target)
 
 
+def innermost(jitted: Any) -> Any:
+    """A jitted function without its wrappers (autotuner, heuristics); anything else as it is."""
+    while hasattr(jitted, "fn") and hasattr(jitted.fn, "fn"):
+        jitted = jitted.fn
+    return jitted
+
+
 def _jitted_elsewhere(modules: Sequence[ModuleType]) -> dict[str, set[str]]:
     """The jitted functions of the same package that modules import, and those that these call, by their module."""
     package = modules[0].__name__.partition(".")[0] if modules else ""
@@ -146,14 +152,14 @@ class Statements:
     """The statements of a source by line: a line in the middle of a statement runs when the statement does."""
 
     def __init__(self, text: str) -> None:
-        self._spans: list[tuple[int, int]] = []
+        self._spans: list[range] = []
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 body = getattr(node, "body", None)
                 last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-                self._spans.append((node.lineno, max(node.lineno, last)))
+                self._spans.append(range(node.lineno, max(node.lineno, last) + 1))
 
-    def span(self, line: int) -> tuple[int, int]:
-        """First and last line of the smallest statement (of a compound one, its head) that contains a line."""
-        holding = [span for span in self._spans if span[0] <= line <= span[1]]
-        return min(holding, key=lambda span: span[1] - span[0], default=(line, line))
+    def lines(self, line: int) -> range:
+        """The lines of the smallest statement (of a compound one, its head) that contains a line."""
+        holding = [span for span in self._spans if line in span]
+        return min(holding, key=len, default=range(line, line + 1))

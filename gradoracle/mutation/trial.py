@@ -6,20 +6,14 @@ The fork replaces the unmutated code by the mutant's (``install``) and judges ca
 
 from __future__ import annotations
 
-import gc
-import os
 import pickle
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -36,11 +30,11 @@ from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.mutation.cached_oracle import CachedOracle
-from gradoracle.mutation.child import settle
+from gradoracle.mutation.fork import Fork, Lost, Raised, Send
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, MutantResult
-from gradoracle.mutation.sources import Lines, executed, sources_of
+from gradoracle.mutation.sources import Lines, Source, executed, sources_of
 from gradoracle.mutation.specialisations import Specialisation, launched
 from gradoracle.project.target import resolve
 
@@ -48,7 +42,7 @@ MOST_TROUBLE = 4  # cases on which a mutant crashes, is refused or hangs before 
 HANGS = 2
 SLOWER = 10.0  # a mutant's case may take so many times as long as the unmutated kernel's, and GRACE seconds
 GRACE = 10.0
-FURTHER = 3  # cases that are judged for a diagnosis, besides the one that kills
+FURTHER = 3  # further cases that are judged for a diagnosis
 NEAR = 12  # among so many that come next, ordinary ones first
 SLOW = 3.0  # seconds; a case that takes longer is tried after all others, and not for a diagnosis
 _SOME = 8  # least length of the longest dim of an ordinary case
@@ -65,6 +59,10 @@ class Unmutated:
     seconds: float
     launches: frozenset[Specialisation]
 
+    def runs(self, source: Source, lines: range) -> bool:
+        """Whether the case executes one of some lines."""
+        return not self.lines.get(source.file, frozenset()).isdisjoint(lines)
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -79,16 +77,14 @@ class Trial:
 
     Attributes:
         mutant: the one that was tried.
-        module: the name of the loaded module that it goes into.
-        file: of that module.
+        source: the module that it goes into.
         order: numbers of the cases that execute its line, in the order of the trial; all are judged in one stage
             before any is judged in the next.
         known: a pickle of (jobs, what the unmutated kernel did on each), both by number.
     """
 
     mutant: Mutant
-    module: str
-    file: str
+    source: Source
     order: tuple[int, ...]
     known: str
 
@@ -240,31 +236,26 @@ class _Attempt:
 
     def _forked(self) -> MutantResult | None:
         """One fork, as far as it gets; an outcome where it is known."""
-        ours, theirs = Pipe(duplex=False)
-        gc.freeze()  # so that the fork does not copy shared objects to count them
-        child = os.fork()
-        if child == 0:
-            self._live(theirs)
-        theirs.close()
-        step = self._left[0]
-        deadline = self._deadline(step)
-        try:
+        with closing(Fork(self._live)) as fork:
+            step = self._left[0]
+            deadline = self._deadline(step)
             while True:
-                if not ours.poll(max(0.0, deadline - time.monotonic())):
+                try:
+                    message = fork.receive(deadline)
+                except TimeoutError:
                     self._lose(step, Fate.HUNG, f"took more than {SLOWER:g} times the kernel's own time")
                     return None
-                try:
-                    kind, *rest = pickle.loads(ours.recv_bytes())
-                except EOFError:
-                    self._lose(step, Fate.CRASHED, "the process died")
+                except Raised as error:
+                    self._lose(step, Fate.CRASHED, f"gradoracle itself failed: {error}")
                     return None
+                except Lost as error:
+                    self._lose(step, Fate.CRASHED, str(error))
+                    return None
+                if message is None:
+                    return None
+                kind, *rest = message
                 if kind == "stillborn":
                     return MutantResult(self._mutant, Fate.STILLBORN, reason=rest[0])
-                if kind == "over":
-                    return None
-                if kind == "fault":
-                    self._lose(step, Fate.CRASHED, f"gradoracle itself failed: {rest[0]}")
-                    return None
                 if kind == "begun":
                     (step,) = rest
                     deadline = self._deadline(step)
@@ -272,11 +263,6 @@ class _Attempt:
                 outcome = self._judged(step, *rest)
                 if outcome is not None or self._is_given_up():
                     return outcome
-        finally:
-            ours.close()
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
 
     def _deadline(self, step: Step) -> float:
         return time.monotonic() + GRACE + SLOWER * self._seen[step[0]].seconds
@@ -319,33 +305,21 @@ class _Attempt:
                 return None
         return None
 
-    def _live(self, pipe: Connection) -> None:
-        """The whole life of a fork; never returns."""
-
-        def send(*message: Any) -> None:
-            pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-
+    def _live(self, send: Send) -> None:
+        """The work of a fork: put the mutant in place, and judge what is left."""
+        self._bench.oracle.keeps = False
         try:
-            settle()
-            self._bench.oracle.keeps = False
-            try:
-                install(self._mutant, self._trial.module, self._trial.file)
-            except Stillborn as reason:
-                send("stillborn", str(reason))
-                os._exit(0)
-            for at, step in enumerate(self._left):
-                send("begun", step)
-                result = self._bench.judged_in(self._jobs[step[0]], step[1])
-                cause = ""
-                if self._mutant.cause and _is_violated(result):
-                    cause = self._bench.diagnosed(self._shown(at), partial(send, "begun", step))
-                send("case", result, cause)
-            send("over")
-        except BaseException as error:
-            with suppress(OSError):
-                send("fault", f"{type(error).__name__}: {error}")
-        finally:
-            os._exit(0)
+            install(self._mutant, self._trial.source)
+        except Stillborn as reason:
+            send("stillborn", str(reason))
+            return
+        for at, step in enumerate(self._left):
+            send("begun", step)
+            result = self._bench.judged_in(self._jobs[step[0]], step[1])
+            cause = ""
+            if self._mutant.cause and _is_violated(result):
+                cause = self._bench.diagnosed(self._shown(at), partial(send, "begun", step))
+            send("case", result, cause)
 
     def _shown(self, at: int) -> list[Job]:
         """The case of a step, and those of a few further ones, for a diagnosis."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from gradoracle.model.exit_codes import HOLDS, INCONCLUSIVE, VIOLATED
-from gradoracle.mutation.outcome import Diagnoses, Fate, MutantResult, Score
-from gradoracle.mutation.record import SCHEMA, entry
+from gradoracle.mutation.outcome import Diagnoses, Fate, MutantResult
+from gradoracle.mutation.record import SCHEMA, Earlier, entry
 from gradoracle.mutation.run import Found
 
 FORMATS: Mapping[str, tuple[str, ...]] = {"terminal": (), "json": (), "markdown": ()}  # all without further packages
@@ -42,9 +42,9 @@ def _json(found: Found) -> str:
         "cases": found.cases,
         "seconds": round(found.seconds, 1),
         "earlier": found.earlier,
-        "fates": {fate.value: count for fate, count in Score.of(found.outcomes).fates.items()},
+        "fates": {fate.value: count for fate, count in _fates(found).items()},
         "killed_when_widened": len(_widened(found)),
-        **({"since": _since_json(found)} if found.since is not None else {}),
+        **({"since": _since_json(found.since, found.outcomes)} if found.since is not None else {}),
         "diagnoses": asdict(Diagnoses.of(found.outcomes)),
         "operators": {name: {f.value: n for f, n in fates.items()} for name, fates in _by_operator(found).items()},
         "notes": found.notes,
@@ -57,13 +57,17 @@ def _json(found: Found) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _since_json(found: Found) -> dict[str, object]:
+def _since_json(since: Earlier, outcomes: Sequence[MutantResult]) -> dict[str, object]:
     return {
-        "file": "" if found.since is None else found.since.name,
-        "mutants": len(_compared(found)),
-        "survived_and_killed": [outcome.mutant.key for outcome in _turned(found, *_DIES)],
-        "killed_and_survived": [outcome.mutant.key for outcome in _turned(found, *_LIVES)],
+        "file": since.name,
+        "mutants": len(since.same(outcomes)),
+        "survived_and_killed": [outcome.mutant.key for outcome in since.turned(outcomes, *_DIES)],
+        "killed_and_survived": [outcome.mutant.key for outcome in since.turned(outcomes, *_LIVES)],
     }
+
+
+def _fates(found: Found) -> Counter[Fate]:
+    return Counter(outcome.fate for outcome in found.outcomes)
 
 
 def _by_operator(found: Found) -> dict[str, Counter[Fate]]:
@@ -82,24 +86,14 @@ def _widened(found: Found) -> list[MutantResult]:
     return [outcome for outcome in _of(found, Fate.KILLED) if outcome.widened]
 
 
-def _compared(found: Found) -> list[MutantResult]:
-    """The mutants that the earlier report tried too."""
-    return [] if found.since is None else found.since.same(found.outcomes)
-
-
-def _turned(found: Found, before: Fate, now: Fate) -> list[MutantResult]:
-    """The mutants that had one fate in the earlier report and have another now."""
-    return [] if found.since is None else found.since.turned(found.outcomes, before, now)
-
-
 def _since(found: Found) -> list[str]:
     """The comparison with an earlier report, as lines: a sentence, then a mutant each."""
     if found.since is None:
         return []
-    dies, lives = _turned(found, *_DIES), _turned(found, *_LIVES)
+    dies, lives = (found.since.turned(found.outcomes, *fates) for fates in (_DIES, _LIVES))
     lines = [
-        f"since {found.since.name}: of {len(_compared(found))} mutants in both, {len(dies)} that survived are killed, "
-        f"{len(lives)} that were killed survive"
+        f"since {found.since.name}: of {len(found.since.same(found.outcomes))} mutants in both, "
+        f"{len(dies)} that survived are killed, {len(lives)} that were killed survive"
     ]
     lines += [f"  now killed    {_named(each)}, by {each.property_name}" for each in dies]
     return lines + [f"  now survives  {_named(each)}" for each in lives]
@@ -116,16 +110,19 @@ def _scored(found: Found) -> str:
 
 def _apart(found: Found) -> str:
     """The mutants that do not enter the score, in words."""
-    counts = Counter(outcome.fate for outcome in found.outcomes)
+    counts = _fates(found)
     return ", ".join(f"{counts[fate]} {fate.value}" for fate in _APART if counts[fate])
 
 
 def _diagnosed(found: Found) -> str:
-    """How often the failure report names the cause, in words; "" where no killed mutant has a known one."""
+    """How often the failure report names a cause, and the known one; "" where no killed mutant has a known one."""
     counts = Diagnoses.of(found.outcomes)
     if not counts.known:
         return ""
-    return f"cause named in the report: {counts.right} of the {counts.known} killed mutants whose cause is known"
+    return (
+        f"cause named in the report: for {counts.named} of the {counts.known} killed mutants whose cause is known; "
+        f"the right one for {counts.right}"
+    )
 
 
 def _terminal(found: Found) -> str:

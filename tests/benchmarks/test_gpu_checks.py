@@ -61,7 +61,7 @@ def test_a_row_replaces_that_of_the_same_run_and_keeps_all_others(tmp_path: Path
 
 def test_a_run_is_timed_to_its_first_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in of the program, on the CPU."""
-    monkeypatch.setattr(gpu_checks, "_FIRST", gpu_checks._FIRST.replace("main()\n", "sys.argv[3:5] = []\nmain()\n"))
+    monkeypatch.setattr(gpu_checks, "FIRST", gpu_checks.FIRST.replace("main()\n", "sys.argv[3:5] = []\nmain()\n"))
     words = ["--device", "cpu", "--examples", "3", "--property", "forward_matches*", "--workers", "1"]
     found, first, seconds = gpu_checks.checked("sdpa", words, str(tmp_path / "cache"), tmp_path)
     assert found["cases_run"] == 3 and found["exit_code"] == 0 and 0 < first <= seconds

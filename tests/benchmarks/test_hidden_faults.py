@@ -7,9 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hidden_faults.rows import CAUGHT, MISSED, SEEN, UNSCALED, UNSEEN, Row, read, table, write
-from hidden_faults.scaled import scaled
-from hidden_faults.search import SMALLEST, Search, searched
+from hidden_faults import (
+    CAUGHT,
+    MISSED,
+    SEEN,
+    SMALLEST,
+    UNSCALED,
+    UNSEEN,
+    Row,
+    Search,
+    read,
+    scaled,
+    searched,
+    table,
+    write,
+)
 
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, MutantResult

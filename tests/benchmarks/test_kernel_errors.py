@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_speed import errors, run, stopwatch
-from kernel_speed.accuracy import EQUALLY, LESS, UNIT, UNKNOWN, ahead, is_as_accurate
-from kernel_speed.page import write
+from kernel_speed.page import EQUALLY, LESS, UNIT, UNKNOWN, ahead, is_as_accurate, write
 from kernel_speed.rows import COLUMNS, Line, append, keep, read, written
 from kernel_speed.run import Asked
 from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import packages
 import pytest
 from packages import Package, operations_of, page
-from severity_rows import Row
+from severities import Row
 
 PACKAGE = """
 def released_double(x):

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from scoreboard import record, run, styles
 from scoreboard.bugs import score_bugs
 from scoreboard.correct import BUDGET, CHECK_GRADS, GRADCHECK, prepare, prepare_gradcheck
-from scoreboard.forks import forked
 from scoreboard.page import markdown
 from scoreboard.peers import RULES, Compared, Rule
 from scoreboard.record import mutations
@@ -33,7 +32,7 @@ from scoreboard.styles import (
     peers_cases,
     tiny_cases,
 )
-from scoreboard.trial import Fault, alarms, covering
+from scoreboard.trial import Fault, alarms, covering, forked
 from torch import Tensor
 
 import gradoracle

@@ -9,7 +9,7 @@ from pathlib import Path
 import interpreted
 import pytest
 import severities
-from severity_rows import BUGS, Row, doubtful, read, record, sentence, table
+from severities import BUGS, Row, doubtful, read, record, sentence, table
 
 PACKAGE = """
 import torch

@@ -9,14 +9,17 @@ from pathlib import Path
 from gate.project import HELPER, KERNEL, Project
 
 from gradoracle.gate.side import Task
-from gradoracle.gate.side_process import SideProcess
+from gradoracle.gate.sides import SideProcess
 from gradoracle.model.serialize import to_plain
 
 RIGHT, WRONG = "(gw * x32).mean(", "(gw * x32).sum("
 
 
-def _side(clone: Project, stage: Path, **more: object) -> Side:
-    task = Task(KERNEL, {"property": "*_matches_the_oracle", "examples": "12", "workers": "0"}, **more)  # type: ignore[arg-type]
+ORACLE = {"property": "*_matches_the_oracle", "examples": "12", "workers": "0"}
+
+
+def _side(clone: Project, stage: Path, settings: dict[str, str] = ORACLE, **more: object) -> SideProcess:
+    task = Task(KERNEL, dict(settings), **more)  # type: ignore[arg-type]
     return SideProcess(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, stage)
 
 
@@ -103,9 +106,8 @@ def test_a_side_judges_the_compilations_that_a_kernel_names(clone: Project, tmp_
     (clone.folder / KERNEL).write_text(
         f"import dataclasses\n{text}\n\ndef compilations(dtype):\n    return []\n\n\n{named}"
     )
-    task = Task(KERNEL, {"dtype": "float32", "examples": "2", "workers": "0"})
-    side = SideProcess(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, tmp_path)
-    report = side.answer()["rmsnorm"].report
+    settings = {"dtype": "float32", "examples": "2", "workers": "0"}
+    report = _side(clone, tmp_path, settings).answer()["rmsnorm"].report
     assert report is not None
     (found,) = (each for each in report.verdicts if each.property_name == "shared_memory_fits_each_architecture")
     assert list(found.reasons) == ["the kernel names no compilation for this dtype"]

@@ -93,7 +93,9 @@ def test_what_only_looks_up_writes_nothing_and_what_is_large_is_not_kept(
     tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = build(CASE, pick.signature)
-    answers(CachedOracle(tmp_path, pick, "float64", 64, keeps=False), sample)
+    oracle = CachedOracle(tmp_path, pick, "float64", 64)
+    oracle.keeps = False
+    answers(oracle, sample)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(cached_oracle, "MOST", 10)
     answers(CachedOracle(tmp_path, pick, "float64", 64), sample)

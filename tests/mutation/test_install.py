@@ -12,7 +12,7 @@ import torch
 from gradoracle.execution.device import prepare
 from gradoracle.model.errors import UsageError
 from gradoracle.mutation import compiled
-from gradoracle.mutation.compiled import Asked, Question, equivalents
+from gradoracle.mutation.compiled import Asked, equivalents
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.sources import executed, sources_of
@@ -84,7 +84,7 @@ def kernel(tmp_path: Path):
         return Mutant(source.shown, "test", function, 1, before, after, 0, SOURCE, planted)
 
     def planted(before: str, after: str, function: str) -> torch.Tensor:
-        install(mutant(before, after, function), source.module, source.file)
+        install(mutant(before, after, function), source)
         return target.kernels[0].call(torch.ones(3))
 
     planted.mutant, planted.source, planted.target = mutant, source, target
@@ -151,7 +151,7 @@ def test_only_mutants_that_compile_to_the_same_code_are_equivalent(kernel, monke
     with launched() as launches:
         kernel.target.kernels[0].call(torch.ones(3))
     source = kernel.source
-    questions = tuple(Question(mutant, source.module, source.file) for mutant in mutants)
+    questions = tuple((mutant, source) for mutant in mutants)
     path = tuple(entry for entry in sys.path if isinstance(entry, str))
     asked = Asked(path, str(kernel.target.source), None, None, (source.module,), questions, tuple(launches))
     found = equivalents(asked, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from gradoracle.model.causes import PLANTED
@@ -243,7 +245,7 @@ def test_every_operator_has_a_case_with_a_fault():
 def test_operators_are_named_apart_and_say_what_they_plant():
     assert len(BY_NAME) == len(OPERATORS) >= 20
     for operator in OPERATORS:
-        assert operator.statement.endswith(".") and operator.nodes
+        assert inspect.getdoc(operator.propose) and operator.nodes
         assert operator.kernels or operator.wrappers
         assert operator.cause in ("", *PLANTED)
 

@@ -36,10 +36,16 @@ def test_of_tiles_that_families_share_the_functions_that_one_uses_are_mutated():
         assert all(each.function != "statistics" for each in mutants_of(shared)) == (family == "lightning")
 
 
-def test_a_family_without_proofs_has_none_and_a_broken_file_is_one_sentence(tmp_path):
-    assert proofs_beside("no_such_family") is None and read_proofs(None) == {}
+def test_proofs_are_read_and_those_without_a_mutant_or_a_reason_refused(tmp_path):
     file = tmp_path / "proofs.toml"
-    for text, said in (("[[equivalent]]\nmutant = '1'\n", "entry 1 has no proof"), ("[[", "is not valid TOML")):
-        file.write_text(text)
-        with pytest.raises(UsageError, match=said):
-            read_proofs(file)
+    file.write_text('[[equivalent]]\nmutant = "0123456789"\nproof = """\nmasked by the store\n"""\n')
+    assert read_proofs(file) == {"0123456789": "masked by the store"}
+    assert read_proofs(None) == {} and proofs_beside("no_such_family") is None
+    file.write_text('[[equivalent]]\nmutant = "0123456789"\nproof = " "\n')
+    with pytest.raises(UsageError, match=r"entry 1 has no proof; expected mutant and proof$"):
+        read_proofs(file)
+    file.write_text("equivalent = [\n")
+    with pytest.raises(UsageError, match="is not valid TOML"):
+        read_proofs(file)
+    with pytest.raises(UsageError, match="no such file"):
+        read_proofs(tmp_path / "missing.toml")

@@ -1,4 +1,4 @@
-"""Outcomes on disk, proofs, and the views of a run: what is known is kept, what is cut or foreign is not."""
+"""Outcomes on disk, and the views of a run: what is known is kept, what is cut or foreign is not."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import pytest
 
 from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.outcome import Fate, MutantResult, Score
-from gradoracle.mutation.proofs import proofs_beside, read_proofs
+from gradoracle.mutation.outcome import Diagnoses, Fate, MutantResult, score
 from gradoracle.mutation.record import Earlier, MutationRecord, fingerprint, read_earlier
 from gradoracle.mutation.run import Found, Mutation
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import exit_code, render
-from gradoracle.project.shipped_names import family_names
 
 
 def mutant(after: str = "a | b", operator: str = "sign") -> Mutant:
@@ -61,8 +59,20 @@ def test_the_mark_is_of_the_sources_and_of_what_was_asked(tmp_path):
 
 
 def test_the_score_is_of_those_killed_by_a_property_and_those_that_survived():
-    assert Score.of([KILLED, KILLED, SURVIVED, CRASHED]).value == pytest.approx(2 / 3)
-    assert Score.of([CRASHED]).value is None
+    assert score([KILLED, KILLED, SURVIVED, CRASHED]) == pytest.approx(2 / 3)
+    assert score([CRASHED]) is None
+
+
+def test_causes_are_counted_where_one_is_known_and_a_case_shows_it():
+    wrong, right = replace(KILLED, diagnosis="ratio"), replace(KILLED, diagnosis="sign")
+    pooled, unknown = replace(right, case=""), replace(right, mutant=replace(KILLED.mutant, cause=""))
+    every = [KILLED, wrong, right, pooled, unknown, replace(SURVIVED, diagnosis="sign"), CRASHED]
+    assert Diagnoses.of(every) == Diagnoses(known=3, named=2, right=1)
+    assert json.loads(render(found(*every), "json"))["diagnoses"] == {"known": 3, "named": 2, "right": 1}
+    for format in ("terminal", "markdown"):
+        text = render(found(*every), format)
+        assert "for 2 of the 3 killed mutants whose cause is known; the right one for 1" in text
+        assert "whose cause is known" not in render(found(SURVIVED, CRASHED), format)
 
 
 def test_json_has_a_score_and_every_mutant():
@@ -135,24 +145,3 @@ def test_survivors_are_shown_as_diffs_and_what_counts_in_neither_apart(format):
 )
 def test_exit_codes(outcomes, least, code):
     assert exit_code(found(*outcomes), least) == code
-
-
-def test_proofs_are_read_and_those_without_a_mutant_or_a_reason_refused(tmp_path):
-    file = tmp_path / "proofs.toml"
-    file.write_text('[[equivalent]]\nmutant = "0123456789"\nproof = """\nmasked by the store\n"""\n')
-    assert read_proofs(file) == {"0123456789": "masked by the store"} and read_proofs(None) == {}
-    file.write_text('[[equivalent]]\nmutant = "0123456789"\nproof = " "\n')
-    with pytest.raises(UsageError, match=r"entry 1 has no proof; expected mutant and proof$"):
-        read_proofs(file)
-    file.write_text("equivalent = [\n")
-    with pytest.raises(UsageError, match="is not valid TOML"):
-        read_proofs(file)
-    with pytest.raises(UsageError, match="no such file"):
-        read_proofs(Path(tmp_path / "missing.toml"))
-
-
-def test_shipped_proofs_name_mutants_and_give_reasons():
-    for name in family_names():
-        file = proofs_beside(name)
-        assert file is None or all(len(key) == 10 and proof for key, proof in read_proofs(file).items())
-    assert proofs_beside("no family") is None

@@ -86,7 +86,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, name: str, text: str):
         line = text[: text.index(before)].count("\n") + 1
         mutant = Mutant(source.shown, "test", function, line, before, after, 0, text, planted, cause)
         order = tuple(n for n, each in enumerate(seen) if line in each.lines[source.file])
-        return work(Trial(mutant, source.module, source.file, order, str(known)), lambda name, limit: None)
+        return work(Trial(mutant, source, order, str(known)), lambda name, limit: None)
 
     return tried
 
@@ -173,7 +173,8 @@ def test_a_statement_spans_its_lines_and_a_compound_one_its_head():
     statements = Statements(
         "def f(a):\n    if (a and\n        b):\n        g(\n            1,\n        )\n    return 2\n"
     )
-    assert [statements.span(line) for line in range(2, 8)] == [(2, 3), (2, 3), (4, 6), (4, 6), (4, 6), (7, 7)]
+    head, call, last = range(2, 4), range(4, 7), range(7, 8)
+    assert [statements.lines(line) for line in range(2, 8)] == [head, head, call, call, call, last]
 
 
 def test_a_case_of_normal_values_and_several_elements_shows_by_its_values_what_is_wrong():

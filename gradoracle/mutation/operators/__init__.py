@@ -17,25 +17,20 @@ if find_spec("libcst") is None:
 
 from gradoracle.mutation.operators import (
     arithmetic,
-    comparisons,
+    bounds,
     dtypes,
     indices,
     launches,
-    loops,
-    masks,
     memory,
-    reductions,
     results,
     selections,
-    shapes,
+    tiles,
 )
 from gradoracle.mutation.operators.operator import Fault, Operator
 from gradoracle.mutation.operators.place import Place
 from gradoracle.mutation.operators.source import Source
 
-_MODULES = (
-    comparisons, masks, loops, indices, arithmetic, reductions, shapes, selections, dtypes, memory, launches, results,
-)  # fmt: skip
+_MODULES = (bounds, indices, arithmetic, tiles, selections, dtypes, memory, launches, results)
 OPERATORS = tuple(each for module in _MODULES for each in vars(module).values() if isinstance(each, Operator))
 """Every operator; where two plant the same mistake, the first has it."""
 

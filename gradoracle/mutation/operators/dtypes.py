@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradoracle.mutation.operators.kinds import kind_of_dtype
 from gradoracle.mutation.operators.operator import Fault, operator
-from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.place import Place, kind_of_dtype
 from gradoracle.mutation.operators.syntax import argument, dotted, qualified, receiver, text, tight, with_value, within
 
 _WIDE = {"float64": "float32", "float32": "bfloat16"}

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from gradoracle.mutation.operators.kinds import is_stride
 from gradoracle.mutation.operators.operator import Fault, operator
-from gradoracle.mutation.operators.place import ACCESSES, Place
+from gradoracle.mutation.operators.place import ACCESSES, Place, is_stride
 from gradoracle.mutation.operators.syntax import (
     argument,
     is_sum,

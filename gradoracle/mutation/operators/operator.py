@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
@@ -38,7 +37,6 @@ class Operator:
 
     Attributes:
         name: in words.
-        statement: what it plants.
         nodes: the kinds of nodes at which it may find a site.
         propose: yields the mistakes at such a node.
         kernels: whether it plants in jitted functions.
@@ -47,7 +45,6 @@ class Operator:
     """
 
     name: str
-    statement: str
     nodes: tuple[type[cst.CSTNode], ...]
     propose: Propose
     kernels: bool
@@ -60,15 +57,13 @@ def operator(
 ) -> Callable[[Propose], Operator]:
     """Make an operator of the function that proposes its mistakes.
 
-    Its docstring is the statement, the annotation of ``node`` says at which nodes, and its name, unless another is
-    given, is the operator's, in words.
+    Its docstring says what it plants, the annotation of ``node`` at which nodes, and its name, unless another is given,
+    is the operator's, in words.
     """
 
     def made(propose: Propose) -> Operator:
         hint = get_type_hints(propose)["node"]
         words = name or propose.__name__.replace("_", " ")
-        return Operator(
-            words, inspect.getdoc(propose) or "", get_args(hint) or (hint,), propose, kernels, wrappers, cause
-        )
+        return Operator(words, get_args(hint) or (hint,), propose, kernels, wrappers, cause)
 
     return made
