@@ -44,6 +44,14 @@ def right(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.softmax(x, -1) * y * y, torch.logsumexp(x, -1)
 
 
+def gradients(x: Tensor, y: Tensor, dp: Tensor, ds: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The VJP of ``pick``, written out."""
+    p = torch.softmax(x, -1)
+    inner = dp * y * y
+    dx = p * (inner - (inner * p).sum(-1, keepdim=True))
+    return dx if ds is None else dx + ds[:, None] * p, 2 * dp * p * y
+
+
 def checked(**tensors: Tensor) -> None:
     """What guardrails of a kernel do."""
     first, pattern = next(iter(tensors.items()))

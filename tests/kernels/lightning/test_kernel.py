@@ -21,7 +21,6 @@ from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.truth import Oracle
-from tests.kernels.assertions import assert_same_bits
 
 (KERNEL,) = KERNELS
 ORACLE = Oracle(FAMILY)
@@ -158,15 +157,6 @@ def test_a_program_of_split_float32_has_two_warps_whatever_is_forced() -> None:
     assert AUTOMATIC["split"].num_warps == 2
 
 
-def test_two_runs_give_the_same_bits() -> None:
-    leaves = [x.requires_grad_() for x in tensors(300)]
-    first, second = (
-        torch.autograd.grad(kernels.lightning(*leaves, blocks=kernels.BLOCKS["tall"]).square().sum(), leaves)
-        for _ in range(2)
-    )
-    assert_same_bits(first, second)
-
-
 @pytest.mark.parametrize(("D", "Dv"), [(5, 7), (5, 40)])  # one launch, and two
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_part_of_the_gradients_is_the_same_as_all_of_them(dtype: torch.dtype, D: int, Dv: int) -> None:
@@ -182,14 +172,6 @@ def test_a_part_of_the_gradients_is_the_same_as_all_of_them(dtype: torch.dtype, 
     together = dict(zip(leaves, gradients(*leaves), strict=True))
     for name, whole in together.items():
         assert torch.equal(gradients(name)[0], whole), name
-
-
-def test_the_state_alone_has_gradients_too() -> None:
-    q, k, v = (x.requires_grad_() for x in tensors())
-    _, state = kernels.lightning(q, k, v, return_state=True)
-    dk, dv = torch.autograd.grad(state.sum(), (k, v))
-    assert torch.allclose(dk, v.sum(-1, keepdim=True).expand_as(dk), atol=1e-5)
-    assert torch.allclose(dv, k.sum(-1, keepdim=True).expand_as(dv), atol=1e-5)
 
 
 def test_a_third_derivative_is_refused_in_one_sentence() -> None:
