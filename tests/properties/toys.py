@@ -93,5 +93,5 @@ def judged(prop: Property, kernel: Kernel, case: Case = CASE, family: Any = pick
 
 
 def drawn(**recipes: str) -> Case:
-    """The usual case with some tensors drawn in another way."""
+    """The usual case with other recipes for some tensors."""
     return CASE.with_draws(**{name: Draw(recipe) for name, recipe in recipes.items()})

@@ -35,7 +35,7 @@ CONTRACT = PRESETS["ieee32"]
 LIMIT = 8.0  # sigma, of the local rule
 ALPHA_AT_THE_END = "B=1 T=65 C=1 K=2 transition_by_duration~normal seed=0"
 DRIFT = "B=3 T=66 C=1 K=7 transition~normal seed=8751"
-ALARMED = {  # right float32 kernels were beyond 8 sigma, or 5 pooled, of roundings drawn position by position
+ALARMED = {  # right float32 kernels were beyond 8 sigma, or 5 pooled, of roundings sampled position by position
     "alpha's tangent at the end": ALPHA_AT_THE_END,
     "alternating": "B=1 T=60 C=1 K=2 cum_scores~alternating transition_by_duration~normal duration_bias~normal:0.1 "
     "proj_start~wide seed=9939",
