@@ -1,8 +1,8 @@
-"""Agreement: two runs of one kernel that must give the same, bit for bit or within the rounding of both."""
+"""Agreement: two sides that must be equal, bit for bit or within rounding: runs of a kernel, or sums of its tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,12 @@ from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.formats import FORMATS
+
+Named = tuple[Evidence, Derivative, str]
+"""A tensor of the kernel: the evidence that it comes from, its derivative and its name."""
+
+Sides = Callable[..., tuple[Tensor, Tensor]]
+"""Both sides of an equation, of float64 tensors; traceable."""
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -29,6 +35,42 @@ def differing(one: Tensor, other: Tensor) -> Tensor:
 def differ(got: Tensor, expected: Tensor) -> Tensor:
     """Where two tensors have other values; NaN equals NaN."""
     return (got != expected) & ~(got.isnan() & expected.isnan())
+
+
+def double(tensor: Tensor) -> Tensor:
+    """In float64 on the CPU."""
+    return tensor.detach().to("cpu", torch.float64)
+
+
+def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:
+    """The size of the larger of two sides."""
+    return torch.maximum(a.abs(), b.abs())
+
+
+def as_they_are(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The sides of an equation between two tensors."""
+    return a, b
+
+
+def balanced(
+    name: str, parts: Sequence[Named], sides: Sides = as_they_are, constants: Sequence[Tensor] = ()
+) -> Finding:
+    """Judge that two sides are equal within the rounding of all parts.
+
+    Args:
+        name: the equation in words.
+        parts: the tensors of the kernel.
+        sides: both sides, of the parts' tensors and the constants.
+        constants: exact float64 tensors.
+    """
+
+    def difference(*tensors: Tensor) -> Tensor:
+        one, other = sides(*tensors)
+        return one - other
+
+    return parts[0][0].relate(
+        name, difference, parts, scale=lambda *tensors: larger(*sides(*tensors)), constants=constants
+    )
 
 
 def agree(
@@ -92,6 +134,15 @@ def within_both(
 
     largest = FORMATS[evidence.dtype(name)].largest
     return judged_by(evidence, name, got, expected, label, of_both, largest=largest)
+
+
+def compared(
+    evidence: Evidence, got: Mapping[str, Tensor], label: str, derivatives: Sequence[Derivative]
+) -> Iterator[Finding]:
+    """As ``Evidence.compare`` of some derivatives, with a label behind each tensor's name."""
+    for derivative in derivatives:
+        for finding in evidence.compare(derivative, got):
+            yield replace(finding, tensor=f"{finding.tensor}{label}", among=finding.named)
 
 
 def judged_by(

@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from gradoracle.properties.agreement import derivative_of
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import judge
+from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import layouts
 from gradoracle.model.case import Case
@@ -85,19 +86,27 @@ def rows_of(evidence: Evidence, names: Sequence[str], rows: slice) -> dict[str, 
     return {name: found[name][:, :, rows] for name in names}
 
 
+def of_queries(rows: slice, dims: int) -> tuple[Any, ...]:
+    """The index of some queries' rows in a tensor [.., B, H, T, ...] that has ``dims`` dims from B on."""
+    return (..., rows, *[slice(None)] * (dims - 3))
+
+
+def allowed(whole: Allowance, at: tuple[Any, ...]) -> Allowance:
+    """What rounding explains of some elements of a tensor."""
+    fields = ("sigma", "errors", "worst", "floor", "overflow", "radius", "undecided")
+    return replace(whole, **{name: value[at] for name in fields if (value := getattr(whole, name)) is not None})
+
+
 def held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, label: str) -> Iterator[Finding]:
     """Judge some queries' rows of tensors [B, H, T, ...] against their truth in the whole sample."""
     for name, tensor in got.items():
         derivative = derivative_of(evidence, name)
-        whole = evidence.allowance(derivative, name)
-        at = (..., rows, *[slice(None)] * (tensor.dim() - 3))
-        fields = ("sigma", "errors", "worst", "floor", "overflow", "radius", "undecided")
-        cut = {field: value[at] for field in fields if (value := getattr(whole, field)) is not None}
+        at = of_queries(rows, tensor.dim())
         yield judge(
             f"{name}, {label}",
             tensor,
             evidence.truths(derivative)[name].value[at],
-            replace(whole, **cut),
+            allowed(evidence.allowance(derivative, name), at),
             continuous=evidence.continuous,
             largest=FORMATS[evidence.dtype(name)].largest,
             axes=evidence.axes(name),

@@ -98,7 +98,7 @@ _MARK = re.compile(r"<@\d+>")
 
 
 def _marked(text: str, marks: Mapping[str, str]) -> str:
-    """A text with marks in place of names and places."""
+    """A text with marks for names and places."""
     return _QUOTED.sub(lambda found: marks.get(found[0], found[0]), text)
 
 

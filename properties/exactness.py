@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
+import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -14,6 +17,14 @@ def times(tensor: Tensor, factor: float) -> Tensor | None:
     changed = layouts.scaled(tensor, factor)
     exact = tensor.double() * factor == changed.double()
     return changed if bool(exact.all()) else None
+
+
+def silenced(tensors: Mapping[str, Tensor], kept: Collection[str]) -> dict[str, Tensor]:
+    """The tensors, those not ``kept`` set to 0 and contiguous."""
+    return {
+        name: tensor if name in kept else torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
 
 
 def smallest_exact(dtype: str) -> float:

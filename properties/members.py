@@ -1,7 +1,7 @@
 """Members: the slices of a problem along a named dim, and along which dims a definition treats them apart.
 
-Which dims those are is asked of the definition itself, in float64 on random inputs: signatures do not tell the batch
-of a softmax from the dim that it sums over, nor the queries of attention from those of causal attention.
+The definition itself says which dims these are, in float64 on random inputs. A signature does not: the batch of a
+softmax looks like the dim that it sums over, and the queries of attention like those of causal attention.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Appended:
     """One more member at one end of each of some dims.
 
     Attributes:
-        dims: along which.
-        silent: those along which the new members' cotangents are 0, so that gradients that former members or shared
-            inputs have through them stay.
-        seed: of the new values.
-        first: whether the new members come first, and not last.
-        scale: of the new values.
-        more: by offsets (cu_seqlens), how much further they reach: new members are of the sequence beside them.
+        dims: the dims that have one more member.
+        silent: the dims along which the cotangents of new members are 0. Gradients of former members and of shared
+            inputs then stay.
+        seed: the seed of the new values.
+        first: whether the new members come first; else they come last.
+        scale: the scale of the new values.
+        more: by input of offsets (cu_seqlens), how much further it reaches. New members belong to the nearest sequence.
     """
 
     dims: frozenset[str]
@@ -59,8 +59,8 @@ class Appended:
                 continue
             slab = out.narrow(axis, out.shape[axis] - 1 if ends and not self.first else 0, 1)
             if tensor.is_floating_point():
-                drawn = self.scale * hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
-                slab = torch.from_numpy(drawn).reshape(slab.shape).to(out.device, out.dtype)
+                values = self.scale * hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
+                slab = torch.from_numpy(values).reshape(slab.shape).to(out.device, out.dtype)
                 slab = (slab.double() * 0).to(slab.dtype) if cotangent and dim in self.silent else slab
             out = torch.cat([slab, out] if self.first else [out, slab], axis)
         if ends and self.more[name]:
@@ -137,7 +137,7 @@ def permutable(evidence: Evidence) -> dict[str, int]:
 
 
 def _linked(evidence: Evidence, known: Sequence[str]) -> list[dict[str, int]]:
-    """Sets of dims of which one divides another, some of them ``known``, each with its part of the smallest roll."""
+    """Sets of dims that divide one another, some of them ``known``, each with its part of the smallest roll."""
     groups: list[set[str]] = []
     for pair in evidence.oracle.family.signature.constraints.divides.items():
         touched = [group for group in groups if group & set(pair)]
@@ -253,8 +253,8 @@ def _random(evidence: Evidence) -> dict[str, Tensor] | None:
     for name, tensor in evidence.sample.inputs.items():
         inputs[name] = tensor.detach().cpu()
         if tensor.is_floating_point():
-            drawn = hashing.normal(5, f"member {name}", tensor.numel())
-            inputs[name] = torch.from_numpy(drawn).reshape(tensor.shape)
+            values = hashing.normal(5, f"member {name}", tensor.numel())
+            inputs[name] = torch.from_numpy(values).reshape(tensor.shape)
     for candidate in (inputs, {n: t.abs() if t.is_floating_point() else t for n, t in inputs.items()}):
         found = _outputs(evidence, candidate)
         if all(t.isfinite().all() for t in found):

@@ -27,6 +27,7 @@ from typing import Any
 from gradoracle.properties.compilations_kept import Again, Kept
 
 from gradoracle.execution import fork_server
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.errors import tell
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
@@ -43,19 +44,15 @@ TENSOR_MEMORY = 512
 TIME_LIMIT = 600.0  # seconds, for all compilations of one call
 
 
-class Uncompiled(Exception):
-    """The compilations could not be made here, with the reason in one sentence."""
-
-
 @dataclass(frozen=True)
 class Allotment:
     """What one compilation puts into shared memory: how many bytes, and the shape of each tile, scratch included.
 
     Attributes:
-        bytes: at most at a time; tiles may lie at the same place at different times.
-        tiles: shapes; pipelined tiles have a leading axis of stages.
-        origins: of each tile, the operation, element type and line of source: the same at other sizes.
-        shapes: the shapes of all that has such an origin, shared memory or not; of changed compilations alone.
+        bytes: the most bytes at a time. Tiles may lie at the same place at different times.
+        tiles: the shape of each tile. Pipelined tiles have a leading axis of stages.
+        origins: the operation, element type and line of source of each tile. They are the same at other sizes.
+        shapes: by origin, all shapes, in shared memory or not. Only changed compilations have it.
     """
 
     bytes: int
@@ -90,7 +87,7 @@ def shared_memory(compilations: Callable[..., Iterable[Compilation]], dtype: str
         For each name and compute capability the bytes of shared memory, or why it does not compile.
 
     Raises:
-        Uncompiled: Triton is missing, or the process failed as a whole.
+        Unavailable: Triton is missing, or the process failed as a whole.
     """
     found = allotments(compilations, dtype)
     return {key: taken if isinstance(taken, str) else taken.bytes for key, taken in found.items()}
@@ -109,7 +106,7 @@ def allotments(
         changed: compile those named alone, with other values of some constants.
 
     Raises:
-        Uncompiled: Triton is missing, or the process failed as a whole.
+        Unavailable: Triton is missing, or the process failed as a whole.
     """
     compiled = _compiled(compilations, dtype, json.dumps(changed or {}, sort_keys=True), False)
     return {key: found if isinstance(found, str) else _read(found) for key, found in compiled.items()}
@@ -132,7 +129,7 @@ def _compiled(
     compilations: Callable[..., Iterable[Compilation]], dtype: str, changed: str, by_line: bool
 ) -> dict[tuple[str, int], Mapping[str, Any] | str]:
     if importlib.util.find_spec("triton") is None:
-        raise Uncompiled("Triton is not installed")
+        raise Unavailable("Triton is not installed")
     where = {
         "module": compilations.__module__,
         "file": inspect.getsourcefile(compilations),
@@ -144,11 +141,11 @@ def _compiled(
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory() as cache:
         own = {**environment, "TRITON_CACHE_DIR": cache, "TRITON_STORE_BINARY_ONLY": "1"}
-        code, said, errors = _run(json.dumps(where), own, Path(cache))
-    lines = said.strip().splitlines()
+        code, output, errors = _run(json.dumps(where), own, Path(cache))
+    lines = output.strip().splitlines()
     if code != 0 or not lines:
         reason = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
-        raise Uncompiled(f"the compiling process failed: {reason}")
+        raise Unavailable(f"the compiling process failed: {reason}")
     answer = json.loads(lines[-1])
     for sentence in answer["said"]:
         tell(sentence)
@@ -156,14 +153,14 @@ def _compiled(
 
 
 def _run(where: str, environment: Mapping[str, str], folder: Path) -> tuple[int, str, str]:
-    """Run this file as a program: its exit code, and what it said on both streams, in files of a folder meanwhile."""
+    """Run this file as a program: its exit code, and both output streams, kept in files of a folder meanwhile."""
     program = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         child = fork_server.run(program, [__file__, where], env=environment, stdout=out, stderr=err)
         try:
             code = child.wait(TIME_LIMIT)
         except subprocess.TimeoutExpired:
-            raise Uncompiled(f"compiling took more than {TIME_LIMIT:.0f} seconds") from None
+            raise Unavailable(f"compiling took more than {TIME_LIMIT:.0f} seconds") from None
         finally:
             child.kill()
     return code, *((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))

@@ -1,4 +1,4 @@
-"""Families and kernels that are drawn from and never run: one like attention, one with integer inputs."""
+"""Families and kernels whose cases are generated and never run: one like attention, one with integer inputs."""
 
 from __future__ import annotations
 

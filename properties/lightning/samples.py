@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from gradoracle.properties.agreement import differ
+from gradoracle.properties.agreement import Sides, balanced, differ, double
 from gradoracle.properties.applicability import supports, takes
 from torch import Tensor
 
@@ -69,11 +69,6 @@ class Parts:
         return torch.zeros_like(self.initial) if given is None else double(given)
 
 
-def double(tensor: Tensor) -> Tensor:
-    """In float64 on the CPU."""
-    return tensor.detach().to("cpu", torch.float64)
-
-
 def made(
     sample: Sample, rows: tuple[Tensor, Tensor, Tensor], initial: Tensor | None, g: Tensor, g_state: Tensor | None
 ) -> Sample:
@@ -107,9 +102,9 @@ def new_state(sample: Sample, name: str) -> Tensor:
     """[B H D Dv] float32 (float64 in float64) of hashed values in (-1, 1), on the device of the sample."""
     k, v = sample.inputs["k"], sample.inputs["v"]
     shape = (*k.shape[:2], k.shape[3], v.shape[3])
-    drawn = hashing.uniform(1, f"lightning {name}", torch.Size(shape).numel())
+    values = hashing.uniform(1, f"lightning {name}", torch.Size(shape).numel())
     dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
-    return (2 * torch.from_numpy(drawn).reshape(shape) - 1).to(k.device, dtype)
+    return (2 * torch.from_numpy(values).reshape(shape) - 1).to(k.device, dtype)
 
 
 def split(case: Case) -> int:
@@ -153,18 +148,13 @@ def same(one: Evidence, other: Evidence, names: Sequence[str], label: str, rows:
     """Two runs give the same in some rows: values that are equal, or within rounding where no determinism is claimed.
 
     A sum to which exact zeros are added keeps its value; only the sign of a zero may change, and is not looked at.
-    Where a declared intermediate overflows, products with 0 are NaN, and nothing is said.
+    Where a declared intermediate overflows, products with 0 are NaN and are not judged.
     """
     for name in names:
         derivative, shown = DERIVATIVES[name], f"{name}, {label}"
         a, b = (of_rows(each.tensors(derivative)[name].cpu(), name, rows) for each in (one, other))
         if not one.kernel.deterministic:
-            yield one.relate(
-                shown,
-                lambda a, b, name=name: of_rows(a, name, rows) - of_rows(b, name, rows),
-                [(one, derivative, name), (other, derivative, name)],
-                scale=lambda a, b, name=name: larger(of_rows(a, name, rows), of_rows(b, name, rows)),
-            )
+            yield balanced(shown, [(one, derivative, name), (other, derivative, name)], both_of_rows(name, rows))
             continue
         wrong = differ(a, b)
         for each in (one, other) if bool(wrong.any()) else ():
@@ -179,6 +169,12 @@ def of_rows(tensor: Tensor, name: str, rows: slice) -> Tensor:
     return tensor if "state" in name else tensor[:, :, rows]
 
 
-def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:
-    """The size of the larger of two sides."""
-    return torch.maximum(a.abs(), b.abs())
+def both_of_rows(name: str, rows: slice) -> Sides:
+    """Some rows of both sides."""
+    return lambda a, b: (of_rows(a, name, rows), of_rows(b, name, rows))
+
+
+def zeros(evidence: Evidence, derivative: Derivative, name: str, label: str, rows: slice = EVERY) -> Finding:
+    """Some rows of a tensor are exactly 0."""
+    wrong = of_rows(evidence.tensors(derivative)[name], name, rows).cpu() != 0
+    return exactly(label, wrong, "must be exactly 0", elements=wrong.numel(), of=name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from gradoracle.properties.agreement import double
 from gradoracle.properties.attention import scale_of, seen
 from torch import Tensor
 
@@ -31,22 +32,22 @@ class Scores:
     @cached_property
     def q(self) -> Tensor:
         """[B, H, T, D]."""
-        return _double(self.sample.inputs["q"])
+        return double(self.sample.inputs["q"])
 
     @cached_property
     def k(self) -> Tensor:
         """[B, G, M, D]."""
-        return _double(self.sample.inputs["k"])
+        return double(self.sample.inputs["k"])
 
     @cached_property
     def g(self) -> Tensor:
         """The cotangent of lse [B, H, T]."""
-        return _double(self.sample.cotangents["lse"])
+        return double(self.sample.cotangents["lse"])
 
     @cached_property
     def sinks(self) -> Tensor | None:
         """[1, H, 1] where there are sinks."""
-        return _double(self.sample.inputs["sinks"])[None, :, None] if "sinks" in self.sample.inputs else None
+        return double(self.sample.inputs["sinks"])[None, :, None] if "sinks" in self.sample.inputs else None
 
     @property
     def scale(self) -> float:
@@ -103,15 +104,6 @@ class Scores:
     def p(self) -> Tensor:
         """[B, H, T, M] the share of each key in its row's sum, 0 in rows that see no key."""
         return torch.softmax(self.terms, -1).nan_to_num(0.0)[..., : self.k.shape[2]]
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64)
-
-
-def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:
-    """The size of the larger of two sides."""
-    return torch.maximum(a.abs(), b.abs())
 
 
 def without_inputs(sample: Sample, *names: str) -> Sample:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from gradoracle.properties.agreement import double
 from gradoracle.properties.attention import scale_of, seen
 from torch import Tensor
 
@@ -25,7 +26,7 @@ class Scores:
 
     def tensor(self, group: str, name: str) -> Tensor:
         """An input, tangent or cotangent of the sample in float64."""
-        return getattr(self.sample, group)[name].detach().to("cpu", torch.float64)
+        return double(getattr(self.sample, group)[name])
 
     @property
     def q(self) -> Tensor:

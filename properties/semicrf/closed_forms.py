@@ -8,13 +8,13 @@ errs by that at each position, and a probability, relative to itself, by twice t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
+from gradoracle.properties.agreement import double
 from gradoracle.properties.semicrf.chains import chain
-from gradoracle.properties.semicrf.enumeration import enumerate_paths
-from gradoracle.properties.semicrf.problems import LENGTHS, Known, along, double, extents, of, table_of
+from gradoracle.properties.semicrf.enumeration import enumerate_paths, numbers
+from gradoracle.properties.semicrf.problems import LENGTHS, Known, along, extents, of, table_of
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -35,12 +35,7 @@ def of_paths(sample: Sample) -> Mapping[str, Known]:
     """By a sum over all paths in 50 digits."""
     paths = enumerate_paths(sample.inputs)
     gradients = paths.gradients(double(sample.cotangents["log_z"]))
-    return {"log_z": rounded(_numbers(paths.log_z))} | {of(n): rounded(_numbers(g)) for n, g in gradients.items()}
-
-
-def _numbers(exact: Any) -> Tensor:
-    flat = [float(x) for x in np.asarray(exact, dtype=object).reshape(-1)]
-    return torch.tensor(flat, dtype=torch.float64).reshape(np.shape(exact))
+    return {"log_z": rounded(numbers(paths.log_z))} | {of(n): rounded(numbers(g)) for n, g in gradients.items()}
 
 
 def of_one_position(sample: Sample) -> Mapping[str, Known]:

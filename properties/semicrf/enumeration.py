@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 from mpmath import mp, mpf
 from numpy.typing import NDArray
 from torch import Tensor
@@ -72,9 +73,9 @@ class Enumeration:
 
     def _moved(self, tangents: Mapping[str, Tensor]) -> list[list[mpf]]:
         """Probability times the derivative of the score, for each path of each sequence."""
-        numbers = {name: tensor.detach().double().numpy() for name, tensor in tangents.items()}
+        moved = {name: tensor.detach().double().numpy() for name, tensor in tangents.items()}
         return [
-            [p * mp.fsum(_parts(numbers, b, segments)) for p, segments in paths] for b, paths in enumerate(self.paths)
+            [p * mp.fsum(_parts(moved, b, segments)) for p, segments in paths] for b, paths in enumerate(self.paths)
         ]
 
     def _spread(self, weights: list[list[mpf]], cotangent: Tensor) -> dict[str, Exact]:
@@ -95,14 +96,14 @@ def enumerate_paths(inputs: Mapping[str, Tensor], digits: int = 50) -> Enumerati
     Raises:
         ValueError: there are more than ``MOST_PATHS`` paths.
     """
-    numbers = {n: t.detach().cpu().double().numpy() for n, t in inputs.items() if t.is_floating_point()}
-    labels, longest = numbers["cum_scores"].shape[2], numbers["duration_bias"].shape[0]
+    given = {n: t.detach().cpu().double().numpy() for n, t in inputs.items() if t.is_floating_point()}
+    labels, longest = given["cum_scores"].shape[2], given["duration_bias"].shape[0]
     log_z, found = [], []
     with mp.workdps(digits):
         for b, length in enumerate(inputs["lengths"].tolist()):
             scores, paths = [], []
             for segments in _segmentations(length, longest, labels):
-                parts = _parts(numbers, b, segments)
+                parts = _parts(given, b, segments)
                 if all(part != -mp.inf for part in parts):
                     scores.append(mp.fsum(parts))
                     paths.append(segments)
@@ -115,7 +116,13 @@ def enumerate_paths(inputs: Mapping[str, Tensor], digits: int = 50) -> Enumerati
             z = mp.fsum(weights)
             log_z.append(mp.log(z) if z else -mp.inf)
             found.append(tuple((weight / z, segments) for weight, segments in zip(weights, paths, strict=True)))
-    return Enumeration(_exact(log_z), tuple(found), {n: x.shape for n, x in numbers.items()}, digits)
+    return Enumeration(_exact(log_z), tuple(found), {n: x.shape for n, x in given.items()}, digits)
+
+
+def numbers(exact: Exact) -> Tensor:
+    """float64 of an array of mpf."""
+    flat = [float(x) for x in np.asarray(exact, dtype=object).reshape(-1)]
+    return torch.tensor(flat, dtype=torch.float64).reshape(np.shape(exact))
 
 
 def _segmentations(length: int, longest: int, labels: int) -> Iterator[tuple[Segment, ...]]:
@@ -153,12 +160,12 @@ def _entries(names: Mapping[str, Any], b: int, segments: tuple[Segment, ...]) ->
             yield "proj_end", (b, t + k - 1, label), 1
 
 
-def _parts(numbers: Mapping[str, NDArray[np.float64]], b: int, segments: tuple[Segment, ...]) -> list[mpf]:
-    """What the score of a path sums, or its derivative where ``numbers`` are tangents."""
-    return [sign * mpf(float(numbers[name][place])) for name, place, sign in _entries(numbers, b, segments)]
+def _parts(given: Mapping[str, NDArray[np.float64]], b: int, segments: tuple[Segment, ...]) -> list[mpf]:
+    """What the score of a path sums, or its derivative where ``given`` are tangents."""
+    return [sign * mpf(float(given[name][place])) for name, place, sign in _entries(given, b, segments)]
 
 
-def _exact(numbers: list[mpf]) -> Exact:
-    found = np.empty(len(numbers), dtype=object)
-    found[:] = numbers
+def _exact(values: list[mpf]) -> Exact:
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
     return found

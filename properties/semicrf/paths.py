@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from gradoracle.properties.semicrf.problems import FORWARD, TABLES, double, table_of
+from gradoracle.properties.agreement import double
+from gradoracle.properties.semicrf.problems import FORWARD, TABLES, table_of
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -103,7 +104,7 @@ def projected(sample: Sample) -> Sample:
 
 
 def by_duration(sample: Sample, table: Tensor) -> Sample:
-    """The sample with a transition [K C C] of its own for each duration in place of what it has; its tangent is 0."""
+    """The sample with a transition [K C C] of its own for each duration, whose tangent is 0."""
 
     def placed(group: dict[str, Tensor], tensor: Tensor) -> dict[str, Tensor]:
         return {TABLES[1] if n in TABLES else n: tensor if n in TABLES else t for n, t in group.items()}

@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from gradoracle.properties.agreement import double
 from gradoracle.properties.applicability import LONGEST_DIM
 from gradoracle.properties.semicrf.paths import Paths, projected
-from gradoracle.properties.semicrf.problems import FORWARD, VJP, double
+from gradoracle.properties.semicrf.problems import FORWARD, VJP
 from gradoracle.properties.semicrf.readings.budgets import MEETINGS, budgets, returned
 from gradoracle.properties.semicrf.readings.recursion import Problem, forward_backward
 from gradoracle.properties.semicrf.readings.recursion import marginals as true_marginals
@@ -98,7 +99,7 @@ def totals(evidence: Evidence) -> tuple[Part, Part]:
     """[B 2] the log of the sum of exp(alpha_t + beta_t) over labels at 0 and at the length, and [B 1] the float64 log Z
     that comes with alpha and beta.
 
-    Both err as log Z does before it is rounded; alpha and beta are rounded besides.
+    Both err as log Z does before it is rounded; alpha and beta are rounded too.
     """
     alpha, beta, alpha_norm, beta_norm, log_z = (double(each) for each in entry(evidence, "forward_backward"))
     paths, known = Paths(evidence), _of_log_z(evidence)

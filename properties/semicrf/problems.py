@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from gradoracle.properties.agreement import judged_by
+from gradoracle.properties.agreement import Named, Sides, as_they_are, balanced, double, judged_by
 from gradoracle.properties.applicability import Applies, supports
 from torch import Tensor
 
@@ -26,9 +26,6 @@ TABLES = ("transition", "transition_by_duration")
 ALONG = ("cum_scores", "proj_start", "proj_end")  # the inputs with rows for each sequence
 LENGTHS = "lengths"
 SHORT = 512  # positions of the samples of properties that run a kernel on part of a long sequence
-
-Part = tuple[Evidence, Derivative, str]
-Sides = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Extents(NamedTuple):
@@ -129,52 +126,27 @@ def whole_numbers(case: Case, name: str, count: int, reach: int) -> Tensor:
     return found + (found >= 0)
 
 
-def double(tensor: Tensor) -> Tensor:
-    """In float64 on the CPU."""
-    return tensor.detach().to("cpu", torch.float64)
-
-
 def of(name: str) -> str:
     """The name of the gradient of an input."""
     return f"d{name}"
 
 
-def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:
-    """The size of the larger of two sides."""
-    return torch.maximum(a.abs(), b.abs())
-
-
-def equal(name: str, sides: Sides, parts: Sequence[Part], constants: Sequence[Tensor] = ()) -> Finding:
-    """Judge that two sides are equal: values that are hold at once, others within the rounding of all parts.
-
-    Args:
-        name: what the two sides are.
-        sides: both of them, of the parts' tensors and the constants in float64; must be traceable.
-        parts: (evidence, derivative, name) of each tensor of the kernel.
-        constants: exact float64 tensors.
-    """
+def equal(name: str, sides: Sides, parts: Sequence[Named], constants: Sequence[Tensor] = ()) -> Finding:
+    """As ``balanced``, where equal values hold at once."""
     found = [double(evidence.tensors(derivative)[own]) for evidence, derivative, own in parts]
     left, right = sides(*found, *constants)
     if bool((left == right).all()):
         return exactly(name, False, "", elements=left.numel())
-
-    def difference(*tensors: Tensor) -> Tensor:
-        one, other = sides(*tensors)
-        return one - other
-
-    return parts[0][0].relate(
-        name, difference, parts, scale=lambda *tensors: larger(*sides(*tensors)), constants=constants
-    )
+    return balanced(name, parts, sides, constants)
 
 
 def same(
-    one: Evidence, other: Evidence, names: Sequence[str], label: str, change: Sides | None = None
+    one: Evidence, other: Evidence, names: Sequence[str], label: str, sides: Sides = as_they_are
 ) -> Iterator[Finding]:
     """Judge that two runs give the same: log Z ("log_z") and the gradients of the inputs named.
 
-    ``change`` makes the two tensors comparable; by default they are as they stand.
+    ``sides`` makes the two tensors comparable.
     """
-    sides = change or (lambda a, b: (a, b))
     for name in names:
         derivative, own = (FORWARD, name) if name == "log_z" else (VJP, of(name))
         yield equal(f"{own}, {label}", sides, [(one, derivative, own), (other, derivative, own)])

@@ -98,7 +98,7 @@ def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Findi
     arithmetic produces; whoever reads it would read arbitrary data. An operator reads the elements that it
     selects; a view reads none; of the elements that it writes, an operator reads those that it adds to. What is read
     may be discarded, as by tl.where: a call that reads such memory is made twice more, with the largest number of
-    either sign in place of the pattern, and uses it if a bit of its results differs.
+    either sign instead of the pattern, and uses it if a bit of its results differs.
     Catches: partial sums of blocks that were skipped and not set to zero, whether a program adds them up or torch.sum,
     a conversion or a copy; a workspace that is longer than what was written; a tail of a saved statistic.
     Cannot catch: memory from torch.zeros that should have been written; what operators of other libraries than PyTorch
@@ -143,7 +143,7 @@ def _among(own: Evidence, call: str, found: Sequence[str]) -> Finding:
 
 
 def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Finding]:
-    """Tell what would be a fault of a kernel of ours; in one from outside it may be meant."""
+    """Note what would be a fault of a shipped kernel; a kernel from outside may mean it."""
     own, recorded = _recorded(evidence)
     for call, memory in recorded.items():
         found = [fault for fault in memory.faults if fault.kind is kind]

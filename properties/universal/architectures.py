@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memory
+from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
 
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
@@ -25,10 +25,7 @@ def shared_memory_fits_each_architecture(evidence: Evidence) -> Iterator[Finding
     Cannot catch: registers that spill, what the lowering of TTGIR to LLVM or ptxas alone refuses, compilations that the
     kernel does not name, and kernels that name none (in ``extras["compilations"]``), to which it does not apply.
     """
-    try:
-        found = shared_memory(evidence.kernel.extras["compilations"], evidence.case.dtype)
-    except Uncompiled as reason:
-        raise Unavailable(str(reason)) from None
+    found = shared_memory(evidence.kernel.extras["compilations"], evidence.case.dtype)
     if not found:
         raise Unavailable("the kernel names no compilation for this dtype")
     for (name, capability), taken in found.items():

@@ -86,7 +86,7 @@ def _declares_support(case: Case, kernel: Kernel) -> str | None:
 def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
     """Forward and backward accept everything that the kernel declares to support.
 
-    Holds because: cases are drawn inside the dims, dtypes and options that the kernel declares. A shipped kernel
+    Holds because: cases are generated inside the dims, dtypes and options that the kernel declares. A shipped kernel
     declares every layout too; a kernel from outside, which declares dims or dtypes, contiguous tensors.
     Catches: a guardrail that is too narrow, an error raised for a size at an edge, a backward that refuses what its
     forward accepted. Without this property such cases would only be counted as refused.

@@ -31,7 +31,7 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
 
     Holds because: the definition itself has this symmetry, which is tried on it in float64 for each named dim before
     the kernel is called (so the queries of attention count, and those of causal attention do not). The gradient of
-    what all members share does not change. All such dims are rolled at once by one member, dims of which one divides
+    what all members share does not change. All such dims are rolled at once by one member, dims that divide one
     another (key heads and the query heads that share them) by the same part of each.
     Catches: an index that exchanges the data of members, a stride multiplied by the wrong id, the first or
     last member treated differently, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.

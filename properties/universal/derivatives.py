@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import OF_SEVERAL_OUTPUTS, all_of, small_enough, through_autograd
+from gradoracle.properties.exactness import silenced
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
@@ -122,10 +123,7 @@ def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding
     """
     primals = list(evidence.sample.tangents)
     chosen = primals[evidence.case.seed % len(primals)]
-    tangents = {
-        name: tangent if name == chosen else torch.zeros_like(tangent, memory_format=torch.contiguous_format)
-        for name, tangent in evidence.sample.tangents.items()
-    }
+    tangents = silenced(evidence.sample.tangents, (chosen,))
     alone = evidence.variant(f"tangent of {chosen} alone", lambda sample: sample.with_tangents(**tangents))
     yield from alone.compare(Derivative.JVP)
     if evidence.kernel.jvp is None and len(primals) > 1:
@@ -149,10 +147,7 @@ def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Find
     if len(outputs) < 2:
         raise Unavailable("this case has one output")
     chosen = outputs[evidence.case.seed % len(outputs)]
-    cotangents = {
-        name: cotangent if name == chosen else torch.zeros_like(cotangent, memory_format=torch.contiguous_format)
-        for name, cotangent in evidence.sample.cotangents.items()
-    }
+    cotangents = silenced(evidence.sample.cotangents, (chosen,))
     alone = evidence.variant(f"cotangent of {chosen} alone", lambda sample: sample.with_cotangents(**cotangents))
     yield from alone.compare(Derivative.VJP)
     partial, _ = evidence.subject.vjp(alone.sample, evidence.blocks, upstream=(chosen,))
@@ -187,5 +182,5 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
                 yield not_checked(name, "no element has a truth that is known to be finite")
                 continue
             wrong = compared & ~got.isfinite()
-            said = f"{int(wrong.sum())} elements are not finite where the truth is"
-            yield exactly(name, wrong, said, lost=True, axes=evidence.axes(name))
+            message = f"{int(wrong.sum())} elements are not finite where the truth is"
+            yield exactly(name, wrong, message, lost=True, axes=evidence.axes(name))

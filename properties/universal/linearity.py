@@ -110,8 +110,8 @@ def _underflows(evidence: Evidence, name: str) -> Tensor:
 
 def _other(tangent: Tensor, name: str) -> Tensor:
     """The tangent with its elements reversed and hashed signs."""
-    drawn = torch.from_numpy(hashing.uniform(1, f"signs {name}", tangent.numel())).reshape(tangent.shape)
-    signs = torch.where(drawn < 0.5, -1.0, 1.0).to(tangent.device, tangent.dtype)
+    uniform = torch.from_numpy(hashing.uniform(1, f"signs {name}", tangent.numel())).reshape(tangent.shape)
+    signs = torch.where(uniform < 0.5, -1.0, 1.0).to(tangent.device, tangent.dtype)
     return tangent.flip(tuple(range(tangent.dim()))) * signs
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from gradoracle.properties.applicability import (
     OF_SEVERAL_PRIMALS,
     all_of,
@@ -12,6 +11,7 @@ from gradoracle.properties.applicability import (
     small_enough,
     through_autograd,
 )
+from gradoracle.properties.exactness import silenced
 
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
@@ -41,17 +41,13 @@ def hvp_of_some_inputs_alone(evidence: Evidence) -> Iterator[Finding]:
     Holds because: they are blocks of the Hessian; the truth is that of tangents which are zero on the other inputs.
     Catches: a double backward that skips what another input needs, or assumes that it is there.
     every_subset_of_requires_grad_gives_the_same_gradients sees this of the first backward.
-    Cannot catch: subsets that no case draws; each case takes one.
+    Cannot catch: subsets that no case takes; each case takes one.
     """
     evidence.hvp()  # a kernel that has none of all inputs has none of some
     primals = list(evidence.sample.tangents)
     bits = 1 + evidence.case.seed % (2 ** len(primals) - 2)  # neither none of them nor all
     expected = [name for number, name in enumerate(primals) if bits >> number & 1]
-
-    tangents = {
-        name: tangent if name in expected else torch.zeros_like(tangent, memory_format=torch.contiguous_format)
-        for name, tangent in evidence.sample.tangents.items()
-    }
+    tangents = silenced(evidence.sample.tangents, expected)
     variant = evidence.variant(f"tangents on {', '.join(expected)}", lambda sample: sample.with_tangents(**tangents))
     yield from variant.compare(
         Derivative.HVP, of_some_inputs(variant.subject, variant.sample, variant.blocks, expected)

@@ -50,10 +50,10 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     on_gpu = next(iter(evidence.sample.inputs.values())).device.type == "cuda"
     if on_gpu:
         fars = [fars[evidence.case.seed // 7 % len(fars)]]
-    told = f", {fars[0]} past 2^31" if on_gpu else ", all arguments past 2^31"
+    label = f", {fars[0]} past 2^31" if on_gpu else ", all arguments past 2^31"
     found = _derivatives(evidence, fars)
     torch.cuda.empty_cache()  # gigabytes, which the other workers of this GPU want too
-    findings = [(finding, made) for made in found for finding in agree(evidence, *made.pair, label=told)]
+    findings = [(finding, made) for made in found for finding in agree(evidence, *made.pair, label=label)]
     wrong = any(finding.outcome is Outcome.VIOLATED for finding, _ in findings)
     ignored = wrong and _is_wrong_nearby(evidence, fars)
     alone = _alone(evidence, fars) if wrong and not ignored and not on_gpu else []

@@ -38,8 +38,8 @@ def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
         for name, tensor in evidence.tensors(derivative).items():
             left = is_poison(tensor.detach()) if tensor.is_floating_point() else torch.zeros(())
             count = int(left.sum())
-            said = f"{count} of {tensor.numel()} elements were never written"
-            yield exactly(name, left.bool().cpu(), said, lost=True, axes=evidence.axes(name))
+            message = f"{count} of {tensor.numel()} elements were never written"
+            yield exactly(name, left.bool().cpu(), message, lost=True, axes=evidence.axes(name))
 
 
 @property(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)

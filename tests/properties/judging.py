@@ -19,6 +19,9 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
 
+PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
+"""The properties of every family, by name."""
+
 
 def property_of(family: Family, name: str) -> Property:
     """A property of a family or of all families, by its name."""

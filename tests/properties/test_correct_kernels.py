@@ -8,7 +8,6 @@ from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
-from gradoracle.project.target import shipped
 from tests.properties.judging import judge, last_cases
 from tests.properties.lightning import wrong as lightning
 from tests.properties.lse import wrong as lse
@@ -31,7 +30,6 @@ EVERY = [
     for property_name, line in cases
     for dtype in dtypes
 ]
-PROPERTIES = [prop for target in shipped().values() for prop in target.family.properties]
 
 
 @pytest.mark.parametrize(("kernel", "oracle", "property_name", "line"), EVERY)
@@ -50,8 +48,3 @@ def test_the_semi_crf_holds_where_a_sequence_has_no_segmentation_or_no_position(
         found = judge(property_name, f"{segmentations.SIZES} {words} seed=5", semicrf.SHIPPED, semicrf.ORACLE)
         assert not any(f.outcome is Outcome.VIOLATED for f in found.findings), (words, found.findings)
         assert found.status in (Status.HOLDS, Status.NOT_CHECKED)
-
-
-@pytest.mark.parametrize("prop", PROPERTIES, ids=lambda prop: prop.name)
-def test_each_property_of_a_family_states_its_reason_and_its_reach(prop) -> None:
-    assert prop.statement.endswith(".") and prop.because and prop.catches and prop.cannot_catch

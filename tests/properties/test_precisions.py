@@ -48,7 +48,7 @@ def test_other_precisions_of_dots_keep_the_preset_of_their_name(family: str, pre
 
 
 def violations(report: Report) -> list[Finding]:
-    """The findings that violate a property, of the cases as they were drawn."""
+    """The findings that violate a property, of the cases as they were generated."""
     examples = [verdict.counterexample for verdict in report.verdicts if verdict.counterexample is not None]
     found = [finding for each in examples for finding in each.first_findings or each.findings]
     return [finding for finding in found if finding.outcome is Outcome.VIOLATED]

@@ -44,6 +44,14 @@ def right(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.softmax(x, -1) * y * y, torch.logsumexp(x, -1)
 
 
+def gradients(x: Tensor, y: Tensor, dp: Tensor, ds: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The VJP of ``pick``, written out."""
+    p = torch.softmax(x, -1)
+    inner = dp * y * y
+    dx = p * (inner - (inner * p).sum(-1, keepdim=True))
+    return dx if ds is None else dx + ds[:, None] * p, 2 * dp * p * y
+
+
 def checked(**tensors: Tensor) -> None:
     """What guardrails of a kernel do."""
     first, pattern = next(iter(tensors.items()))
@@ -85,5 +93,5 @@ def judged(prop: Property, kernel: Kernel, case: Case = CASE, family: Any = pick
 
 
 def drawn(**recipes: str) -> Case:
-    """The usual case with some tensors drawn in another way."""
+    """The usual case with other recipes for some tensors."""
     return CASE.with_draws(**{name: Draw(recipe) for name, recipe in recipes.items()})

@@ -1,4 +1,4 @@
-"""The properties of lightning attention, besides the universal ones."""
+"""The properties of lightning attention alone."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 import torch
-from gradoracle.properties.agreement import differ
+from gradoracle.properties.agreement import balanced, differ
 from gradoracle.properties.applicability import all_of, exact_operands, small_enough
 from gradoracle.properties.exactness import has_subnormals, times
 from gradoracle.properties.lightning.samples import (
@@ -17,10 +17,10 @@ from gradoracle.properties.lightning.samples import (
     JVP,
     VJP,
     instead,
-    larger,
     made,
     plain,
     same,
+    zeros,
 )
 from torch import Tensor
 
@@ -93,12 +93,8 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
     if exact and bool((wrong & fine & ~_underflows(once, name)).any()):
         message = f"{int((wrong & fine).sum())} of {wrong.numel()} elements are not scaled by exactly the power of two"
         return exactly(label, wrong & fine, message, of=name)
-    return once.relate(
-        label,
-        lambda a, b: b - factor * a,
-        [(once, derivative, name), (twice, derivative, name)],
-        scale=lambda a, b: larger(factor * a, b),
-    )
+    parts = [(once, derivative, name), (twice, derivative, name)]
+    return balanced(label, parts, lambda a, b: (b, factor * a))
 
 
 def _underflows(evidence: Evidence, name: str) -> Tensor:
@@ -177,8 +173,7 @@ def the_hessian_has_no_diagonal(evidence: Evidence) -> Iterator[Finding]:
         along = {n: torch.zeros_like(t) for n, t in evidence.sample.tangents.items() if n != name}
         alone = evidence.variant(f"tangent of {name} alone", instead(evidence.sample.with_tangents(**along)))
         own = hvp_name(name)
-        wrong = alone.tensors(HVP)[own].cpu() != 0
-        yield exactly(f"{own} along {name}", wrong, "must be exactly 0", elements=wrong.numel(), of=own)
+        yield zeros(alone, HVP, own, f"{own} along {name}")
 
 
 @property(needs=(VJP, HVP), applies=small_enough, one_in=4, rank=3)
@@ -207,11 +202,10 @@ def central_differences_of_the_vjp_are_exact(evidence: Evidence) -> Iterator[Fin
             each.continuous = False
     for name in middle.sample.inputs:
         gradient = cotangent_name(name)
-        yield middle.relate(
+        yield balanced(
             f"difference of {gradient} by a step of {step:g}",
-            lambda up, down, product: (up - down) / (2 * step) - product,
             [(ends[0], VJP, gradient), (ends[1], VJP, gradient), (middle, HVP, f"hvp.{name}")],
-            scale=lambda up, down, product: larger((up - down) / (2 * step), product),
+            lambda up, down, product: ((up - down) / (2 * step), product),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from gradoracle.properties.agreement import as_they_are, balanced, larger
 from gradoracle.properties.applicability import all_of, small_enough, supports
 from gradoracle.properties.lightning.samples import (
     DERIVATIVES,
@@ -13,9 +14,9 @@ from gradoracle.properties.lightning.samples import (
     VJP,
     Parts,
     any_length,
+    both_of_rows,
     in_rows,
     instead,
-    larger,
     made,
     of_rows,
     plain,
@@ -23,11 +24,11 @@ from gradoracle.properties.lightning.samples import (
     several_rows,
     split,
     starts_from_a_state,
+    zeros,
 )
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing
 from gradoracle.model.case import Case
@@ -57,12 +58,8 @@ def the_order_of_the_past_leaves_what_follows(evidence: Evidence) -> Iterator[Fi
     other = evidence.variant("the past reversed", in_rows(change, "k", "v"))
     later = slice(rows - 1, None)
     for name in (*_outputs(evidence), "dq"):
-        yield evidence.relate(
-            f"{name} after the past reversed",
-            lambda a, b, name=name: of_rows(a, name, later) - of_rows(b, name, later),
-            [(evidence, DERIVATIVES[name], name), (other, DERIVATIVES[name], name)],
-            scale=lambda a, b, name=name: larger(of_rows(a, name, later), of_rows(b, name, later)),
-        )
+        parts = [(each, DERIVATIVES[name], name) for each in (evidence, other)]
+        yield balanced(f"{name} after the past reversed", parts, both_of_rows(name, later))
 
 
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, any_length), one_in=4, rank=5)
@@ -91,15 +88,10 @@ def tokens_of_zero_in_front_move_the_sequence(evidence: Evidence) -> Iterator[Fi
     gradients = ["dq", "dk", "dv", *(["dinitial_state"] if INITIAL in evidence.sample.inputs else [])]
     own = slice(moved, None)
     for name in (*_outputs(evidence), *gradients):
-        yield evidence.relate(
-            f"{name} behind rows of 0",
-            lambda a, b, name=name: a - of_rows(b, name, own),
-            [(evidence, DERIVATIVES[name], name), (longer, DERIVATIVES[name], name)],
-            scale=lambda a, b, name=name: larger(a, of_rows(b, name, own)),
-        )
+        parts = [(each, DERIVATIVES[name], name) for each in (evidence, longer)]
+        yield balanced(f"{name} behind rows of 0", parts, lambda a, b, name=name: (a, of_rows(b, name, own)))
     for name in ("dq", "dk", "dv"):
-        wrong = longer.tensors(VJP)[name][:, :, :moved].cpu() != 0
-        yield exactly(f"{name} of the rows of 0", wrong, "must be exactly 0", elements=wrong.numel(), of=name)
+        yield zeros(longer, VJP, name, f"{name} of the rows of 0", slice(moved))
 
 
 def _takes_swapped_widths(case: Case, kernel: Kernel) -> str | None:
@@ -144,11 +136,10 @@ def gradients_are_outputs_of_the_same_kernel(evidence: Evidence) -> Iterator[Fin
     }
     for name, call in calls.items():
         other = evidence.variant(f"{name} as an output", instead(call))
-        yield evidence.relate(
+        yield balanced(
             f"{name} and the output that it is",
-            lambda a, b, name=name: a - (b if name == "dq" else b.flip(2)),
             [(evidence, VJP, name), (other, FORWARD, "o")],
-            scale=lambda a, b, name=name: larger(a, b if name == "dq" else b.flip(2)),
+            as_they_are if name == "dq" else lambda a, b: (a, b.flip(2)),
         )
 
 
@@ -201,19 +192,13 @@ def o_of_two_halves_of_the_tokens_adds_up(evidence: Evidence) -> Iterator[Findin
         evidence.variant(f"{which} tokens", instead(half(evidence.sample, kept)))
         for kept, which in enumerate(("even", "odd"))
     )
-    for name in _outputs(evidence):
+    for name in (*_outputs(evidence), "dq"):
         yield evidence.relate(
             f"{name} of even and of odd tokens",
             lambda whole, a, b: whole - a - b,
-            [(each, FORWARD, name) for each in (evidence, even, odd)],
-            scale=lambda whole, a, b: torch.maximum(whole.abs(), torch.maximum(a.abs(), b.abs())),
+            [(each, DERIVATIVES[name], name) for each in (evidence, even, odd)],
+            scale=lambda whole, a, b: torch.maximum(whole.abs(), larger(a, b)),
         )
-    yield evidence.relate(
-        "dq of even and of odd tokens",
-        lambda whole, a, b: whole - a - b,
-        [(each, VJP, "dq") for each in (evidence, even, odd)],
-        scale=lambda whole, a, b: torch.maximum(whole.abs(), torch.maximum(a.abs(), b.abs())),
-    )
 
 
 @property(needs=(FORWARD,), applies=all_of(small_enough, several_rows), one_in=3, rank=5)

@@ -9,7 +9,6 @@ from gradoracle.properties.offline import (
     Allotment,
     Allotments,
     Shape,
-    Uncompiled,
     allotments,
     of_each_architecture,
     shapes_by_line,
@@ -46,21 +45,18 @@ def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Find
     kernel, dtype = evidence.kernel, evidence.case.dtype
     compilations = kernel.extras["compilations"]
     chunks, features = kernel.extras["chunk_axes"], kernel.extras["feature_axes"]
-    try:
-        lengths, wide = {}, {}
-        for capability, (name, _, _, constants, _) in of_each_architecture(compilations, dtype):
-            lengths[name, capability] = _lengths(constants, chunks)
-            wide[name, capability] = _told_apart(constants, chunks, features)
-        found = allotments(compilations, dtype)
-        wider: dict[str, dict[str, int]] = {}
-        for name, capability in _suspects(found, lengths):
-            if constants := wide[name, capability]:
-                wider.setdefault(name, {}).update(constants)
-        lines = shapes_by_line(compilations, dtype, wider) if wider else {}
-        undecided = {name: wider[name] for name in _undecided(found, lines, lengths)}
-        again = allotments(compilations, dtype, undecided) if undecided else {}
-    except Uncompiled as reason:
-        raise Unavailable(str(reason)) from None
+    lengths, wide = {}, {}
+    for capability, (name, _, _, constants, _) in of_each_architecture(compilations, dtype):
+        lengths[name, capability] = _lengths(constants, chunks)
+        wide[name, capability] = _told_apart(constants, chunks, features)
+    found = allotments(compilations, dtype)
+    wider: dict[str, dict[str, int]] = {}
+    for name, capability in _suspects(found, lengths):
+        if constants := wide[name, capability]:
+            wider.setdefault(name, {}).update(constants)
+    lines = shapes_by_line(compilations, dtype, wider) if wider else {}
+    undecided = {name: wider[name] for name in _undecided(found, lines, lengths)}
+    again = allotments(compilations, dtype, undecided) if undecided else {}
     if not found:
         raise Unavailable("the kernel names no compilation for this dtype")
     for (name, capability), taken in found.items():
@@ -128,7 +124,7 @@ def _undecided(
     lines: Mapping[tuple[str, int], Mapping[str, Sequence[Shape]]],
     lengths: Lengths,
 ) -> list[str]:
-    """The compilations with wider features that have such a tile of which its line alone does not tell."""
+    """The compilations with wider features that have such a tile, undecided by its line alone."""
     undecided = [
         key[0]
         for key, of in lines.items()

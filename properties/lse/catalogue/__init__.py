@@ -1,4 +1,4 @@
-"""The properties of LSE, besides the universal ones."""
+"""The properties of LSE alone."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from gradoracle.properties.agreement import judged_by
+from gradoracle.properties.agreement import double, judged_by
 from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.attention import with_ones_in_keys
 from gradoracle.properties.lse.scores import (
@@ -41,7 +41,7 @@ def lse_lies_between_the_largest_term_and_that_plus_log_n(evidence: Evidence) ->
     terms = Scores(evidence.sample).terms
     low = terms.amax(-1)
     high = low + terms.isfinite().sum(-1).clamp_min(1).double().log()
-    got = evidence.tensors(FORWARD)["lse"].detach().to("cpu", torch.float64)
+    got = double(evidence.tensors(FORWARD)["lse"])
     nearest = torch.where(got.isnan(), high, torch.minimum(torch.maximum(got, low), high))
     yield judged_by(evidence, "lse", got, nearest, "lse and its bounds", scale=low.abs() + (high - low))
 
@@ -155,7 +155,7 @@ def a_sink_takes_between_none_and_all_of_g(evidence: Evidence) -> Iterator[Findi
     """
     variant = evidence.variant("no negative cotangents", with_signless_cotangents)
     whole = Scores(variant.sample).g.sum((0, 2))
-    got = variant.tensors(VJP)["dsinks"].detach().to("cpu", torch.float64)
+    got = double(variant.tensors(VJP)["dsinks"])
     nearest = torch.where(got.isnan(), whole, torch.minimum(got.clamp_min(0.0), whole))
     largest = FORMATS[variant.dtype("dsinks")].largest
     yield judged_by(variant, "dsinks", got, nearest, "dsinks and its bounds", scale=whole, largest=largest)
@@ -191,8 +191,8 @@ def _along(sample: Sample, name: str) -> Sample:
 
 def _not_negative(variant: Evidence, name: str, axes: tuple[int, ...]) -> Finding:
     """Judge <t, Ht> against the nearest number that is not negative."""
-    tangent = variant.sample.tangents[name].detach().to("cpu", torch.float64)
-    product = variant.tensors(HVP)[f"hvp.{name}"].detach().to("cpu", torch.float64)
+    tangent = double(variant.sample.tangents[name])
+    product = double(variant.tensors(HVP)[f"hvp.{name}"])
     nearest = (tangent * product).sum(axes).clamp_min(0.0).nan_to_num()
     return variant.relate(
         f"negative part of t^T H t along {name}",
@@ -256,7 +256,7 @@ def common_key_tangent(sample: Sample) -> Sample:
 
 def _key_tangent(variant: Evidence) -> Tensor:
     """[B, H, 1, D] the common tangent of the keys that each query head reads."""
-    first = variant.sample.tangents["k"][:, :, :1].detach().to("cpu", torch.float64)
+    first = double(variant.sample.tangents["k"][:, :, :1])
     return first.repeat_interleave(Scores(variant.sample).share, 1)
 
 

@@ -92,7 +92,7 @@ def rows_that_see_no_key_give_the_sink(evidence: Evidence) -> Iterator[Finding]:
     """A query that sees no key has lse = sink, and dq and the Hessian product of q exactly 0.
 
     Holds because: the sink is the only term, log(e^sink) = sink, and q does not enter it.
-    Catches: a sink that such rows skip, -inf in place of the sink, a result in base 2, top-left alignment.
+    Catches: a sink that such rows skip, -inf instead of the sink, a result in base 2, top-left alignment.
     Cannot catch: errors in rows that see a key, or in dsinks, which has its own property.
     """
     variant = _without_keys(evidence)

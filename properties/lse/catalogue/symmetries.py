@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
+from gradoracle.properties.agreement import balanced, compared, larger
 from gradoracle.properties.applicability import (
     all_of,
     bidirectional,
@@ -23,7 +23,6 @@ from gradoracle.properties.lse.scores import (
     VJP,
     Scores,
     has_sinks,
-    larger,
     no_segments,
     no_sinks,
     no_softcap,
@@ -136,9 +135,7 @@ def repeating_every_key_adds_log_2(evidence: Evidence) -> Iterator[Finding]:
         scale=larger,
         constants=[sees * math.log(2.0)],
     )
-    yield evidence.relate(
-        "dq with keys twice", lambda a, b: a - b, [(evidence, VJP, "dq"), (twice, VJP, "dq")], scale=larger
-    )
+    yield balanced("dq with keys twice", [(evidence, VJP, "dq"), (twice, VJP, "dq")])
     yield evidence.relate(
         "dk with keys twice",
         lambda a, b: a - b[:, :, :keys] - b[:, :, keys:],
@@ -153,7 +150,7 @@ def the_order_of_the_keys_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: lse is the log of a sum over keys; the true values are the same, so each run is compared with them.
     Catches: a tile whose tail is masked wrongly, a running maximum or sum that depends on which tile comes first.
-    Cannot catch: anything beyond forward and VJP matching, of which this is the case with keys in another order.
+    Cannot catch: anything that forward and VJP matching do not; this is their case with keys in another order.
     """
 
     def change(sample: Sample) -> Sample:
@@ -162,9 +159,7 @@ def the_order_of_the_keys_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
 
     got = dict(evidence.variant("keys reversed", change).vjp())
     got["dk"] = got["dk"].flip(2)
-    for derivative in (FORWARD, VJP):
-        for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor}, keys reversed", among=finding.named)
+    yield from compared(evidence, got, ", keys reversed", (FORWARD, VJP))
 
 
 def _shares_keys(case: Case, kernel: Kernel) -> str | None:
@@ -187,12 +182,8 @@ def shared_key_heads_are_repeated_key_heads(evidence: Evidence) -> Iterator[Find
         "a key head for each query head", lambda s: s.with_inputs(k=s.inputs["k"].repeat_interleave(share, 1))
     )
     for name in ("lse", "dq"):
-        yield evidence.relate(
-            f"{name} of shared and of repeated key heads",
-            lambda a, b: a - b,
-            [(evidence, DERIVATIVES[name], name), (copies, DERIVATIVES[name], name)],
-            scale=larger,
-        )
+        parts = [(each, DERIVATIVES[name], name) for each in (evidence, copies)]
+        yield balanced(f"{name} of shared and of repeated key heads", parts)
     yield evidence.relate(
         "dk of shared and of repeated key heads",
         lambda a, b: a - b.reshape(batch, groups, share, keys, width).sum(2),
@@ -267,12 +258,8 @@ def a_softcap_far_above_is_no_softcap(evidence: Evidence) -> Iterator[Finding]:
     cap = 2.0 ** (math.frexp(largest)[1] + bits) if largest > 0 else 1.0
     high = evidence.variant("softcap far above", lambda s: s.with_options(softcap=cap))
     for name in ("lse", "dq", "dk"):
-        yield evidence.relate(
-            f"{name} with a softcap far above and without",
-            lambda a, b: a - b,
-            [(high, DERIVATIVES[name], name), (bare, DERIVATIVES[name], name)],
-            scale=larger,
-        )
+        parts = [(each, DERIVATIVES[name], name) for each in (high, bare)]
+        yield balanced(f"{name} with a softcap far above and without", parts)
 
 
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, no_sinks), one_in=4, rank=3)
@@ -308,7 +295,7 @@ def scaling_q_is_scaling_the_scores(evidence: Evidence) -> Iterator[Finding]:
     """4 q at scale 1/4 gives the same lse and dk as q at scale 1, and a quarter of its dq.
 
     Holds because: S = scale q k^T is the same in both, and dq is the derivative along a step four times as long.
-    Catches: a default scale in place of the one given, a scale that backward omits or applies twice, a scale after the
+    Catches: a default scale instead of the one given, a scale that backward omits or applies twice, a scale after the
     cap.
     Cannot catch: errors that do not depend on the scale; forward_matches_the_oracle does.
     """
@@ -319,13 +306,9 @@ def scaling_q_is_scaling_the_scores(evidence: Evidence) -> Iterator[Finding]:
     plain = evidence.variant("scale 1", lambda s: s.with_options(scale=1.0))
     inside = evidence.variant("4 q at scale 1/4", lambda s: s.with_inputs(q=folded).with_options(scale=0.25))
     for name, factor in (("lse", 1.0), ("dq", 4.0), ("dk", 1.0)):
-        yield evidence.relate(
-            f"{name} with the scale in q",
-            lambda a, b, factor: a - b * factor,
-            [(plain, DERIVATIVES[name], name), (inside, DERIVATIVES[name], name)],
-            scale=lambda a, b, factor: larger(a, b * factor),
-            constants=[torch.tensor(factor, dtype=torch.float64)],
-        )
+        parts = [(each, DERIVATIVES[name], name) for each in (plain, inside)]
+        constants = [torch.tensor(factor, dtype=torch.float64)]
+        yield balanced(f"{name} with the scale in q", parts, lambda a, b, factor: (a, b * factor), constants)
 
 
 SYMMETRIES = (

@@ -1,4 +1,4 @@
-"""The properties of SDPA, besides the universal ones."""
+"""The properties of SDPA alone."""
 
 from __future__ import annotations
 

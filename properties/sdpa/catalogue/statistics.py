@@ -16,7 +16,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from gradoracle.properties.agreement import compared
 from gradoracle.properties.applicability import small_enough
+from gradoracle.properties.attention import allowed, of_queries
 from gradoracle.properties.sdpa.scores import Scores, score_tangent, softmax
 from torch import Tensor
 
@@ -71,14 +73,7 @@ def the_saved_statistics_are_those_of_the_scores(evidence: Evidence) -> Iterator
     Cannot catch: a wrong o with correct m and l; stats_rebuild_p does.
     """
     for part in statistics(evidence).values():
-        yield judge(
-            part.name,
-            part.got,
-            part.true,
-            part.allowance,
-            continuous=evidence.continuous,
-            axes=("B", "H", "T"),
-        )
+        yield _judged(part, evidence, ("B", "H", "T"))
 
 
 @property(needs=(FORWARD,), extras=("stats",), applies=small_enough, rank=5)
@@ -108,12 +103,7 @@ def stats_rebuild_p(evidence: Evidence) -> Iterator[Finding]:
     """
     scores = Scores(evidence.sample)
     rows = slice(scores.first, None)
-    visible, scale = scores.visible[rows], scores.scale
-
-    def rebuilt(m: Tensor, l: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        s = torch.where(visible, q @ k.transpose(-1, -2) * scale, -torch.inf)
-        return torch.exp(s - m[..., None]) / l[..., None]
-
+    rebuilt = _rebuild(scores.visible[rows], scores.scale)
     kept = [_of_rows(part, rows) for part in statistics(evidence).values()]
     o = _of_rows(evidence.part(FORWARD, "o"), rows)
     q, k, v = scores.q[:, :, rows], scores.k, scores.v
@@ -136,18 +126,8 @@ def stats_rebuild_p(evidence: Evidence) -> Iterator[Finding]:
 
 def _of_rows(part: Part, rows: slice) -> Part:
     """A part for some of the queries."""
-    own = part.allowance
-
-    def cut(tensor: Tensor | None, before: int) -> Tensor | None:
-        return None if tensor is None else tensor[(slice(None),) * before + (rows,)]
-
-    allowance = replace(
-        own,
-        sigma=own.sigma[:, :, rows],
-        errors=own.errors[:, :, :, rows],
-        **{name: cut(getattr(own, name), 2) for name in ("worst", "floor", "overflow", "radius", "undecided")},
-    )
-    return Part(part.name, part.got[:, :, rows], part.true[:, :, rows], allowance)
+    at = of_queries(rows, part.got.dim())
+    return Part(part.name, part.got[at], part.true[at], allowed(part.allowance, at))
 
 
 @property(needs=(VJP,), extras=("stats", "backward"), applies=small_enough, one_in=4, rank=3)
@@ -165,8 +145,8 @@ def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterato
             continue
         gradients = extra(evidence, entry, tuple(evidence.sample.cotangents.values()), given)
         source = "m and l" if len(given) == 2 else "m, l and o"
-        for finding in evidence.compare(VJP, dict(zip(("dq", "dk", "dv"), gradients, strict=True))):
-            yield replace(finding, tensor=f"{finding.tensor} from {source}, {layout}", among=finding.named)
+        got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
+        yield from compared(evidence, got, f" from {source}, {layout}", (VJP,))
 
 
 @property(needs=(FORWARD, JVP), extras=("stats", "jvp_from_statistics"), applies=small_enough, one_in=4, rank=3)
@@ -180,9 +160,7 @@ def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Fin
     """
     laid, layout = _laid_out(evidence, "m", "l")
     o, tangent = extra(evidence, "jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
-    for derivative, got in ((FORWARD, {"o": o}), (JVP, {"jvp.o": tangent})):
-        for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}", among=finding.named)
+    yield from compared(evidence, {"o": o, "jvp.o": tangent}, f" from m and l, {layout}", (FORWARD, JVP))
 
 
 def _laid_out(evidence: Evidence, *names: str) -> tuple[tuple[Tensor, ...], str]:
@@ -221,16 +199,9 @@ def _centred_tangent(
     return (p * (s_tangent - (p * s_tangent).sum(-1, keepdim=True))) @ v + p @ tv
 
 
-def _judged(part: Part, evidence: Evidence) -> Finding:
-    return judge(
-        part.name,
-        part.got,
-        part.true,
-        part.allowance,
-        continuous=evidence.continuous,
-        axes=evidence.axes("jvp.o"),
-        of="jvp.o",
-    )
+def _judged(part: Part, evidence: Evidence, axes: tuple[str, ...], of: str = "") -> Finding:
+    """Judge a part by its own truth and budget."""
+    return judge(part.name, part.got, part.true, part.allowance, continuous=evidence.continuous, axes=axes, of=of)
 
 
 @property(needs=(JVP,), extras=("jvp_frozen",), applies=small_enough, one_in=3, rank=6)
@@ -244,7 +215,7 @@ def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: errors that both modes and o share; jvp_matches_the_oracle does.
     """
     scores, part = Scores(evidence.sample), frozen(evidence)
-    yield _judged(part, evidence)
+    yield _judged(part, evidence, evidence.axes("jvp.o"), "jvp.o")
     for finding in evidence.compare(JVP):
         yield replace(finding, tensor=f"centred {finding.tensor}", among=finding.named)
     visible, factor = scores.visible, scores.scale
@@ -316,24 +287,25 @@ def _of_stale_statistics(
 
     def program(*args: Tensor) -> tuple[Tensor]:
         *primals, m, l = args
-        return (tangent(rebuild(primals[0], primals[1], m, l), scale, *primals),)
+        return (tangent(rebuild(m, l, *primals[:2]), scale, *primals),)
 
     inputs, tangents = evidence.sample.inputs, evidence.sample.tangents
     args = [inputs["q"][:, :, rows], inputs["k"], inputs["v"]]
     args += [tangents["q"][:, :, rows], tangents["k"], tangents["v"], m_seen, l_seen]
     ((truth, allowance),) = evidence.define(f"stale {name}", program, args)
-    finding = _judged(Part(f"{name} of stale m, l", call((m, l))[:, :, rows], truth.value, allowance), evidence)
+    part = Part(f"{name} of stale m, l", call((m, l))[:, :, rows], truth.value, allowance)
+    finding = _judged(part, evidence, evidence.axes("jvp.o"), "jvp.o")
     if finding.outcome is Outcome.HOLDS:
-        sums = rebuild(scores.q[:, :, rows], scores.k, m_seen, l_seen).sum(-1)
+        sums = rebuild(m_seen, l_seen, scores.q[:, :, rows], scores.k).sum(-1)
         note = f"rows of the stale P sum to {float(sums.min()):.3g} .. {float(sums.max()):.3g}"
         finding = replace(finding, message=note)
     return finding
 
 
 def _rebuild(visible: Tensor, scale: float) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """P = exp(S - m) / l of given q, k, m, l."""
+    """P = exp(S - m) / l of m, l, q and k."""
 
-    def p(q: Tensor, k: Tensor, m: Tensor, l: Tensor) -> Tensor:
+    def p(m: Tensor, l: Tensor, q: Tensor, k: Tensor) -> Tensor:
         s = torch.where(visible, q @ k.transpose(-1, -2) * scale, -torch.inf)
         return torch.exp(s - m[..., None]) / l[..., None]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
+from gradoracle.properties.agreement import balanced, compared, larger
 from gradoracle.properties.applicability import all_of, bidirectional, may_have_twice_the_keys, small_enough
 from gradoracle.properties.attention import coarse_keys
 from gradoracle.properties.sdpa.scores import Scores
@@ -137,12 +137,7 @@ def the_tangent_along_v_is_the_attention_of_the_tangent(evidence: Evidence) -> I
 
     alone = evidence.variant("along v' alone", along_v)
     values = evidence.variant("v' as values", lambda s: s.with_inputs(v=s.tangents["v"]))
-    yield evidence.relate(
-        "jvp.o - o(v')",
-        lambda tangent, o: tangent - o,
-        [(alone, JVP, "jvp.o"), (values, FORWARD, "o")],
-        scale=lambda tangent, o: torch.maximum(tangent.abs(), o.abs()),
-    )
+    yield balanced("jvp.o - o(v')", [(alone, JVP, "jvp.o"), (values, FORWARD, "o")])
 
 
 @property(needs=(FORWARD, VJP), applies=small_enough, one_in=5, rank=3)
@@ -185,12 +180,8 @@ def shifting_keys_by_a_constant_leaves_o(evidence: Evidence) -> Iterator[Finding
     before = evidence.variant("k on a grid", lambda s: s.with_inputs(k=coarse))
     after = evidence.variant("k on a grid, shifted", lambda s: s.with_inputs(k=coarse + shift))
     for name in ("o", "dq", "dk", "dv"):
-        yield evidence.relate(
-            f"{name} before and after the shift",
-            lambda a, b: a - b,
-            [(before, DERIVATIVES[name], name), (after, DERIVATIVES[name], name)],
-            scale=lambda a, b: torch.maximum(a.abs(), b.abs()),
-        )
+        parts = [(each, DERIVATIVES[name], name) for each in (before, after)]
+        yield balanced(f"{name} before and after the shift", parts)
 
 
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional), one_in=2, rank=3)
@@ -199,7 +190,7 @@ def key_permutation(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: o_i is a sum over the keys; the true values are the same, so each run is compared with them.
     Catches: a tile whose tail is masked wrongly, a running maximum or sum that depends on which tile comes first.
-    Cannot catch: anything beyond forward and VJP matching, of which this is the case with keys in another order.
+    Cannot catch: anything that forward and VJP matching do not; this is their case with keys in another order.
     """
 
     def change(sample: Sample) -> Sample:
@@ -207,9 +198,7 @@ def key_permutation(evidence: Evidence) -> Iterator[Finding]:
 
     got = dict(evidence.variant("keys reversed", change).vjp())
     got["dk"], got["dv"] = got["dk"].flip(2), got["dv"].flip(2)
-    for derivative in (FORWARD, VJP):
-        for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor}, keys reversed", among=finding.named)
+    yield from compared(evidence, got, ", keys reversed", (FORWARD, VJP))
 
 
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional, may_have_twice_the_keys), one_in=3, rank=3)
@@ -226,18 +215,13 @@ def repeating_every_key_leaves_o(evidence: Evidence) -> Iterator[Finding]:
 
     twice, keys = evidence.variant("keys twice", change), evidence.case.dims["M"]
     for name in ("o", "dq"):
-        yield evidence.relate(
-            f"{name} with keys twice",
-            lambda a, b: a - b,
-            [(evidence, DERIVATIVES[name], name), (twice, DERIVATIVES[name], name)],
-            scale=lambda a, b: torch.maximum(a.abs(), b.abs()),
-        )
+        yield balanced(f"{name} with keys twice", [(each, DERIVATIVES[name], name) for each in (evidence, twice)])
     for name in ("dk", "dv"):
         yield evidence.relate(
             f"{name} with keys twice",
             lambda a, b: a - b[:, :, :keys] - b[:, :, keys:],
             [(evidence, VJP, name), (twice, VJP, name)],
-            scale=lambda a, b: torch.maximum(a.abs(), b[:, :, :keys].abs()),
+            scale=lambda a, b: larger(a, b[:, :, :keys]),
         )
 
 

@@ -1,4 +1,4 @@
-"""The properties of the semi-CRF, besides the universal ones."""
+"""The properties of the semi-CRF alone."""
 
 from __future__ import annotations
 

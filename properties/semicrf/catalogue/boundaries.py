@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from gradoracle.properties.agreement import double, larger
 from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.semicrf.paths import Paths, takes_projections, with_projections
 from gradoracle.properties.semicrf.posteriors import entry, marginals, meetings, reached, totals
-from gradoracle.properties.semicrf.problems import FORWARD, VJP, cut, double, larger, takes
+from gradoracle.properties.semicrf.problems import FORWARD, VJP, cut, takes
 from torch import Tensor
 from torch.nn.functional import pad
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
+from gradoracle.properties.agreement import double, larger
 from gradoracle.properties.applicability import small_enough
-from gradoracle.properties.semicrf.problems import FORWARD, HVP, VJP, double, drawn, larger, of
+from gradoracle.properties.semicrf.problems import FORWARD, HVP, VJP, drawn, of
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample

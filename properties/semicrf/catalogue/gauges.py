@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
+from gradoracle.properties.agreement import as_they_are, compared, double
 from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.semicrf.paths import PROJECTIONS, Paths, by_duration, projected, takes_projections
 from gradoracle.properties.semicrf.problems import (
@@ -19,9 +20,7 @@ from gradoracle.properties.semicrf.problems import (
     JVP,
     TABLES,
     VJP,
-    Part,
     cut,
-    double,
     equal,
     in_durations,
     one_table,
@@ -66,7 +65,7 @@ def nothing_past_the_length_has_a_gradient(evidence: Evidence) -> Iterator[Findi
     """dcum_scores past the length, and dproj_start and dproj_end from the length on, are exactly 0.
 
     Holds because: no segment of the sequence reads them.
-    Catches: T used in place of the length, a length that is off by one, memory that is not written past the length.
+    Catches: T used instead of the length, a length that is off by one, memory that is not written past the length.
     Cannot catch: a length that is too short; every_position_is_covered_once does.
     """
     paths, found = Paths(evidence), evidence.tensors(VJP)
@@ -187,8 +186,8 @@ def steps_between_places_may_leave_the_range_of_exp(evidence: Evidence) -> Itera
         except (Refused, Unavailable):
             continue  # the property of that derivative says so
         for name in found:
-            pair: list[Part] = [(each, derivative, name) for each in (before, after)]
-            yield equal(f"{name}, level and steep", lambda a, b: (a, b), pair)
+            pair = [(each, derivative, name) for each in (before, after)]
+            yield equal(f"{name}, level and steep", as_they_are, pair)
 
 
 @property(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
@@ -196,7 +195,7 @@ def a_score_for_each_position_may_stand_in_either_term(evidence: Evidence) -> It
     """cum_scores less n_c t and duration_bias plus n_c k, for any n_c of a label, change neither log Z nor gradients.
 
     Holds because: a segment of k positions loses n_c k by the first and gains it by the second.
-    Catches: a duration index that is off by one, durations and places that disagree, T used in place of the length.
+    Catches: a duration index that is off by one, durations and places that disagree, T used instead of the length.
     Cannot catch: errors that do not depend on the scores; forward_matches_the_oracle does.
     """
     steps, (longest, labels) = evidence.case.dims["T"], evidence.sample.inputs["duration_bias"].shape
@@ -271,7 +270,7 @@ def the_names_of_labels_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
     Holds because: log Z sums over all labels; the true values are the same, so each run is compared with them.
     Catches: a padded label that takes part, a transposed transition, a virtual label before the first segment that is
     one of the labels.
-    Cannot catch: anything beyond forward and VJP matching, of which this is the case with labels in another order.
+    Cannot catch: anything that forward and VJP matching do not; this is their case with labels in another order.
     """
 
     def rolled(name: str, tensor: Tensor, by: int) -> Tensor:
@@ -283,9 +282,7 @@ def the_names_of_labels_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
 
     got = dict(evidence.variant("labels in another order", change).vjp())
     got = {n: t if n == "log_z" else rolled(n[1:], t, -1) for n, t in got.items()}
-    for derivative in (FORWARD, VJP):
-        for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor}, labels in another order", among=finding.named)
+    yield from compared(evidence, got, ", labels in another order", (FORWARD, VJP))
 
 
 @property(needs=(VJP, JVP, HVP), applies=small_enough, one_in=6, rank=4)
@@ -378,7 +375,7 @@ def on_a_grid(
 
 def _as_before(before: Evidence, after: Evidence, key: str, last: Tensor, without: str = "") -> Iterator[Finding]:
     """Judge that two runs have the same gradients, and log Z that differ by ``last``."""
-    pair: list[Part] = [(each, FORWARD, "log_z") for each in (before, after)]
+    pair = [(each, FORWARD, "log_z") for each in (before, after)]
     yield equal(f"log_z, {key}", lambda a, b, last: (a + last, b), pair, [last])
     names = [name.removeprefix("d") for name in before.names(VJP)]
     yield from same(before, after, [name for name in names if name != without], key)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.agreement import agree, differ
+from gradoracle.properties.agreement import agree, differ, double
 from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.exactness import smallest_exact
 from gradoracle.properties.semicrf.problems import (
@@ -15,7 +15,6 @@ from gradoracle.properties.semicrf.problems import (
     VJP,
     along,
     cut,
-    double,
     drawn,
     equal,
     extents,
@@ -161,7 +160,7 @@ def a_shorter_sequence_is_the_sequence_cut(evidence: Evidence) -> Iterator[Findi
     """Sequences of lengths up to n have the same results as with T = n, and gradients of exactly 0 past n.
 
     Holds because: no segment of a sequence ends beyond its length.
-    Catches: a length that is off by one or that of another sequence, T used in place of the length, gradients past the
+    Catches: a length that is off by one or that of another sequence, T used instead of the length, gradients past the
     length, a chunk or a path that is wrong for one T only.
     Cannot catch: errors that depend on the length alone; forward_matches_the_oracle does.
     """

@@ -91,7 +91,7 @@ def expected_lengths_add_up_to_the_length(evidence: Evidence) -> Iterator[Findin
     """The sum of k dduration_bias over durations k and labels is the sum of g len over sequences with a segmentation.
 
     Holds because: the lengths of the segments of any segmentation add up to that of its sequence.
-    Catches: an index of durations that is off by one, durations beyond some K left out, T used in place of the length,
+    Catches: an index of durations that is off by one, durations beyond some K left out, T used instead of the length,
     a cotangent applied per segment or not at all.
     Cannot catch: lengths moved between segments; every_label_is_as_long_by_duration_as_by_place and
     vjp_matches_the_oracle do.

@@ -154,7 +154,7 @@ def a_sequence_of_length_0_gives_log_c(evidence: Evidence) -> Iterator[Finding]:
     """If every length is 0, log Z is log C and all gradients are exactly 0.
 
     Holds because: there is one path for each label before the first segment, and none has a score.
-    Catches: 0 or -inf in place of log C, a sequence that takes one step at least, gradients that are left unwritten.
+    Catches: 0 or -inf instead of log C, a sequence that takes one step at least, gradients that are left unwritten.
     Cannot catch: errors in sequences with a position; the matching properties do.
     """
     variant = evidence.variant("length 0", lambda s: short(s).with_inputs(lengths=torch.zeros_like(s.inputs[LENGTHS])))

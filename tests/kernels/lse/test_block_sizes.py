@@ -10,15 +10,13 @@ from gradoracle.kernels import lse as kernels
 from gradoracle.kernels.lse import BlockSizes, fused, hessian, output, separate, tangents
 from gradoracle.properties.lse import FAMILY, KERNELS
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.truth import Oracle
 from tests.kernels.assertions import assert_refused
 from tests.kernels.lse.watching import watch
+from tests.properties import judging
 
 SIZES: dict[str, Any] = {
     "block_q": 16,
@@ -39,8 +37,8 @@ CASE = Case(
     {"sinks": Draw("normal"), "q_segments": Draw("index"), "kv_segments": Draw("index")},
     seed=6,
 )
-SAMPLE = build(CASE, FAMILY.signature, domains=FAMILY.domains)
-EVIDENCE = Evidence(CASE, SAMPLE, KernelRunner(FAMILY, KERNELS[0]), Oracle(FAMILY))
+EVIDENCE = judging.evidence(CASE, KERNELS[0], Oracle(FAMILY))
+SAMPLE = EVIDENCE.sample
 
 
 def gradients(**options: Any) -> dict[str, torch.Tensor]:

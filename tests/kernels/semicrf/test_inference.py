@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from gradoracle.kernels import semicrf as kernels
 
 from tests.kernels.semicrf.test_kernel import SMALL, computed
-from tests.kernels.semicrf.test_reference import Scores, draw, segmentations
+from tests.kernels.semicrf.test_reference import Scores, draw, enumerated
 
 CASES = [(path, small, per) for path in kernels.PATHS for small in (False, True) for per in (False, True)]
 
@@ -31,37 +29,26 @@ def boundary_of(both: kernels.ForwardBackward) -> torch.Tensor:
     return (together - both.log_z[:, None]).exp()
 
 
-def enumerated(scores: Scores) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def marginals_of(scores: Scores) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the marginals of positions, boundaries and segments of the first sequence, by enumeration."""
-    cum, transition, duration, start, end, lengths = (x[:1].double() if x.dim() == 3 else x for x in scores)
-    (T, C), K, length = (cum.shape[1] - 1, cum.shape[2]), duration.shape[0], int(lengths[0])
-    position, boundary = torch.zeros(T, C), torch.zeros(T + 1)
-    segment, total = torch.zeros(T, K, C, dtype=torch.float64), 0.0
-    position, boundary = position.double(), boundary.double()
-    for cuts in segmentations(length, K):
-        for labels in itertools.product(range(C), repeat=len(cuts) + 1):
-            score = torch.zeros((), dtype=torch.float64)
-            for (t, k), source, c in zip(cuts, labels[:-1], labels[1:], strict=True):
-                score += cum[0, t + k, c] - cum[0, t, c] + duration[k - 1, c] + transition[source, c]
-                score += start[0, t, c] + end[0, t + k - 1, c]
-            weight = score.exp()
-            total += weight
-            boundary[0] += weight
-            for (t, k), c in zip(cuts, labels[1:], strict=True):
-                position[t : t + k, c] += weight
-                boundary[t + k] += weight
-                segment[t, k - 1, c] += weight
-    return position / total, boundary / total, segment / total
+    (T, C), K = (scores.cum.shape[1] - 1, scores.cum.shape[2]), scores.duration.shape[0]
+    position, boundary, segment = (torch.zeros(shape, dtype=torch.float64) for shape in ((T, C), (T + 1,), (T, K, C)))
+    boundary[0] = 1.0
+    for (t, k, _, c), p in enumerated(scores).marginals(0).items():
+        position[t : t + k, c] += float(p)
+        boundary[t + k] += float(p)
+        segment[t, k - 1, c] += float(p)
+    return position, boundary, segment
 
 
 @pytest.mark.parametrize("path", kernels.PATHS)
 def test_marginals_are_those_of_the_enumeration(path: str) -> None:
     scores = draw(2, 6, 3, 2, lengths=(5, 6))
     both, own = found(scores, path, True)
-    for a, b in zip((own.position[0], own.boundary[0], own.segment[0]), enumerated(scores), strict=True):
+    for a, b in zip((own.position[0], own.boundary[0], own.segment[0]), marginals_of(scores), strict=True):
         assert torch.allclose(a.double(), b, rtol=1e-7, atol=1e-14)
         assert not torch.allclose(a.double().roll(1, 0), b, rtol=1e-2, atol=1e-2)
-    assert torch.allclose(boundary_of(both)[0], enumerated(scores)[1], rtol=1e-6)
+    assert torch.allclose(boundary_of(both)[0], marginals_of(scores)[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("path", "small", "per_duration"), CASES)

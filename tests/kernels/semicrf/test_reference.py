@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 import torch
+from gradoracle.properties.semicrf.enumeration import Enumeration, enumerate_paths, numbers
 
 
 class Scores(NamedTuple):
@@ -75,57 +74,32 @@ def log_z(scores: Scores) -> torch.Tensor:
     return log_sum(torch.stack(alpha, 1)[torch.arange(B), lengths.long()], 1)
 
 
-def segmentations(length: int, longest: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield every way to cut [0, length) into segments (start, k)."""
-
-    def cut(t: int) -> Iterator[list[tuple[int, int]]]:
-        if t == length:
-            yield []
-        for k in range(1, min(longest, length - t) + 1):
-            for rest in cut(t + k):
-                yield [(t, k), *rest]
-
-    yield from cut(0)
-
-
-def enumerated(scores: Scores) -> torch.Tensor:
-    """Return log Z [B] as a sum over every segmentation and labelling, the label before the first included."""
+def enumerated(scores: Scores) -> Enumeration:
+    """Return every segmentation and labelling, the label before the first included, with its probability."""
     cum, transition, duration, start, end, lengths = scores
-    C, K = cum.shape[2], duration.shape[0]
-    totals = []
-    for b, length in enumerate(lengths.tolist()):
-        found = []
-        for cuts in segmentations(length, K):
-            for labels in itertools.product(range(C), repeat=len(cuts) + 1):
-                score = cum.new_zeros(())
-                for (t, k), source, c in zip(cuts, labels[:-1], labels[1:], strict=True):
-                    between = transition if transition.dim() == 2 else transition[k - 1]
-                    score = score + cum[b, t + k, c] - cum[b, t, c] + duration[k - 1, c] + between[source, c]
-                    score = (
-                        score + (0 if start is None else start[b, t, c]) + (0 if end is None else end[b, t + k - 1, c])
-                    )
-                found.append(score)
-        totals.append(log_sum(torch.stack(found), 0))
-    return torch.stack(totals)
+    table = "transition" if transition.dim() == 2 else "transition_by_duration"
+    given = {"cum_scores": cum, table: transition, "duration_bias": duration, "proj_start": start, "proj_end": end}
+    return enumerate_paths({name: x for name, x in given.items() if x is not None} | {"lengths": lengths})
 
 
 @pytest.mark.parametrize("per_duration", [False, True])
 @pytest.mark.parametrize(("T", "K", "C"), [(1, 1, 1), (1, 4, 3), (4, 2, 3), (5, 4, 2), (6, 3, 2)])
 def test_the_recursion_is_the_enumeration(T: int, K: int, C: int, per_duration: bool) -> None:
     scores = draw(3, T, K, C, per_duration=per_duration, seed=T).wide()
-    both = [torch.autograd.grad(f(scores).sum(), scores.leaves(), allow_unused=True) for f in (log_z, enumerated)]
-    assert torch.allclose(log_z(scores), enumerated(scores), rtol=0, atol=1e-12)
-    for a, b in zip(*both, strict=True):
-        assert torch.allclose(a, torch.zeros_like(a) if b is None else b, rtol=0, atol=1e-12)
+    paths, found = enumerated(scores), log_z(scores)
+    assert torch.allclose(found, numbers(paths.log_z), rtol=0, atol=1e-12)
+    gradients = torch.autograd.grad(found.sum(), scores.leaves())
+    for a, b in zip(gradients, paths.gradients(torch.ones(3)).values(), strict=True):
+        assert torch.allclose(a, numbers(b), rtol=0, atol=1e-12)
     wrong = scores._replace(duration=scores.duration.flip(0), transition=scores.transition.transpose(-1, -2))
     if K > 1 and T > 1:
-        assert not torch.allclose(log_z(wrong), enumerated(scores), rtol=0, atol=1e-3)
+        assert not torch.allclose(log_z(wrong), numbers(paths.log_z), rtol=0, atol=1e-3)
 
 
 def test_forbidden_entries_are_those_of_the_enumeration() -> None:
     scores = draw(2, 5, 3, 2, seed=1)
     scores.transition[0, 1] = scores.duration[1, 0] = scores.end[1, 2, 1] = -torch.inf
     scores = scores.wide()
-    assert torch.allclose(log_z(scores), enumerated(scores), rtol=0, atol=1e-12)
+    assert torch.allclose(log_z(scores), numbers(enumerated(scores).log_z), rtol=0, atol=1e-12)
     gradients = torch.autograd.grad(log_z(scores).sum(), scores.leaves())
     assert all(bool(each.isfinite().all()) for each in gradients)

@@ -18,12 +18,6 @@ pytestmark = pytest.mark.usefixtures("unshrunk")
 FILE, FLA = EXAMPLES / "torch_lightning.py", EXAMPLES / "fla_lightning.py"
 EAGER = {"bfloat16": "eager-bf16", "float16": "eager-fp16"}
 SMALL = {"N": sizes(1, 100), "D": sizes(1, 32), "Dv": sizes(1, 32)}
-NAMES_NO_OPTION = """
-import torch
-
-def square(q, k, v):
-    return torch.tril(q @ k.mT) @ v
-"""
 
 
 def checked(file: Path, name: str, *dtypes: str, eager: bool = True, **fields: object) -> Report:
@@ -37,12 +31,6 @@ def test_plain_ones_hold_in_every_dtype(name: str) -> None:
     assert_holds(report, *DTYPES)
     met = {goal for goal, count in report.goals.items() if count}
     assert met >= {"initial_state given", "return_state = True", "N has 3 tiles", "D < Dv", "D > Dv"}
-
-
-def test_one_whose_signature_names_no_option_is_given_none(tmp_path: Path) -> None:
-    file = tmp_path / "kernel.py"
-    file.write_text(NAMES_NO_OPTION)
-    assert_holds(checked(file, "square", "float32"), "float32")
 
 
 @pytest.mark.parametrize(("name", "long"), [("quadratic", False), ("chunked", True)])

@@ -7,18 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from gradoracle.properties.sdpa import FAMILY
 from torch import Tensor
 
-from gradoracle.execution.interpreter import activate
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
 from tests.properties import judging
 from tests.properties.faults import CORRECT, ByHand
-
-if not torch.cuda.is_available():
-    activate()
-
-from gradoracle.properties.sdpa import FAMILY
 
 ORACLE = Oracle(FAMILY)
 evidence = functools.partial(judging.evidence, oracle=ORACLE)

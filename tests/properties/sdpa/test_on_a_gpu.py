@@ -22,7 +22,7 @@ from tests.properties.sdpa.attention import FAMILY
 
 KERNEL = sdpa.KERNELS[0]
 DTYPES = ("float32", "bfloat16", "float16")
-MOST_KINDS = 45  # of some 70 among as many cases as are drawn
+MOST_KINDS = 45  # of about 70 kinds without that choice
 
 
 @pytest.fixture

@@ -76,12 +76,6 @@ def defined(own: Sample, derivative: Derivative, reading: str = "float64", **cha
     return dict(zip(keys, certified.certify(graph, args, narrow, operations=10**8), strict=True))
 
 
-def numbers(exact: Any) -> Tensor:
-    """float64 of an array of mpf."""
-    flat = [float(x) for x in np.asarray(exact, dtype=object).reshape(-1)]
-    return torch.tensor(flat, dtype=torch.float64).reshape(np.shape(exact))
-
-
 def apart(one: Tensor, other: Tensor) -> float:
     """The largest difference; equal infinities differ by 0, anything else that is not finite by inf."""
     gap = torch.where(one == other, 0.0, (one - other).abs()).nan_to_num(nan=float("inf"))

@@ -7,19 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from gradoracle.properties.semicrf import FAMILY, KERNELS
 from torch import Tensor
 
-from gradoracle.execution.interpreter import activate
 from gradoracle.model.contract import Contract
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
 from tests.properties import judging
 from tests.properties.faults import CORRECT, ByHand
-
-if not torch.cuda.is_available():
-    activate()
-
-from gradoracle.properties.semicrf import FAMILY, KERNELS
 
 ORACLE = Oracle(FAMILY)
 (SHIPPED,) = KERNELS

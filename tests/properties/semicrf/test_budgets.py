@@ -249,7 +249,7 @@ def test_roundings_that_line_up_stay_within_the_worst_case(kernel: str) -> None:
 
 @pytest.mark.parametrize("weight", [2.0**-10, 1.0, 2.0**10])
 def test_bounds_have_the_logarithm_of_each_probability_whatever_the_cotangent(weight: float) -> None:
-    """A gradient is a sum of many small probabilities, each of which is exp of a logarithm that is off by its size.
+    """A gradient is a sum of many small probabilities: each is exp of a logarithm that is off by its size.
 
     The logarithm of the sum (times the cotangent) is not what it is off by: 2 where each of 24 parts has 5.
     """

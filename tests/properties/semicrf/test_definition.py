@@ -8,7 +8,7 @@ import pytest
 import torch
 from gradoracle.properties.semicrf import FAMILY as semicrf
 from gradoracle.properties.semicrf import KERNELS
-from gradoracle.properties.semicrf.enumeration import enumerate_paths
+from gradoracle.properties.semicrf.enumeration import enumerate_paths, numbers
 from mpmath import mp
 from sweeps import covering
 from torch import Tensor
@@ -19,9 +19,8 @@ from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle, names
-from tests.properties.semicrf.samples import WORDS, apart, as_mpf, defined, numbers, sample
+from tests.properties.semicrf.samples import WORDS, apart, as_mpf, defined, sample
 
-READINGS = ("float64", "certified", "mpmath")
 SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=2 T=4 C=3 K=1", "B=3 T=5 C=2 K=4", "B=2 T=3 C=2 K=4"]
 
 

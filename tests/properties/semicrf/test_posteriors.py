@@ -17,16 +17,11 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_property import judge_property
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
-from tests.properties.semicrf import segmentations, tables
+from tests.properties.semicrf import plain, segmentations
 from tests.properties.semicrf.segmentations import evidence
+from tests.properties.semicrf.wrong import AGREE, CHAIN, COVER, GIVE, MEET
 
 PROPERTIES = {prop.name: prop for prop in (*BOUNDARIES, *MARGINALS)}
-MEET = "alpha_and_beta_meet_at_log_z_at_both_ends"
-GIVE = "alpha_and_beta_give_the_boundaries"
-CHAIN = "with_one_duration_every_place_is_a_boundary"
-COVER = "marginals_cover_every_position_once"
-AGREE = "marginals_are_the_gradients"
-
 START = "case:1 semicrf cpu float32"
 EQUAL = "transition~constant cum_scores~constant duration_bias~constant"
 LARGE = f"{START} B=1 T=2000 C=2 K=3 transition~normal cum_scores~normal:80 lengths~highest seed=3"  # log Z 1.3e5
@@ -44,7 +39,7 @@ CASES = {
 
 @functools.cache
 def right(name: str) -> Evidence:
-    return evidence(CASES[name], tables.kernel())
+    return evidence(CASES[name], plain.with_tables())
 
 
 GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"right tables, {name}")) for name in CASES]
@@ -55,16 +50,16 @@ GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"right tables, {nam
 def test_a_correct_kernel_with_float32_inside_holds(name: str, property_name: str) -> None:
     """Of exp(alpha + beta - log Z), the true log Z, what log Z of the kernel is off by is a part."""
     own = right(name)
-    assert PROPERTIES[property_name].applies(own.case, tables.kernel()) is None
+    assert PROPERTIES[property_name].applies(own.case, plain.with_tables()) is None
     found = judge_property(PROPERTIES[property_name], own)
     assert not any(f.outcome is Outcome.VIOLATED for f in found.findings), found.findings
     assert found.status is Status.HOLDS or name == "log Z of 1e5", (found.status, found.reason)
 
 
-@pytest.mark.parametrize("fault", tables.FAULTS)
+@pytest.mark.parametrize("fault", plain.FAULTS)
 @pytest.mark.parametrize("name", ["projections", "by duration", "log Z of 1e5"])
 def test_norms_that_are_lost_or_of_float32_are_caught(name: str, fault: str) -> None:
-    found = segmentations.judge(PROPERTIES[GIVE], CASES[name], tables.kernel(fault))
+    found = segmentations.judge(PROPERTIES[GIVE], CASES[name], plain.with_tables(fault))
     assert found.status is Status.VIOLATED
 
 
@@ -72,7 +67,7 @@ def test_meetings_of_a_float32_kernel_err_as_much_as_their_budget_says_and_not_m
     """40 sigma where log Z is left out (one label, T = 400), 178 at T = 2000."""
     squares = []
     for name in ("projections", "one label", "log Z of 1e5"):
-        part = meetings(evidence(CASES[name], tables.kernel()))
+        part = meetings(evidence(CASES[name], plain.with_tables()))
         ratios = ((part.got - part.true) / part.allowance.sigma)[part.true > 1e-6]
         assert float(ratios.abs().max()) < 5.0, name
         squares.append(ratios.square().mean())
@@ -102,7 +97,7 @@ def test_marginals_of_a_kernel_in_float64_are_rounded_once(words: str) -> None:
 
 
 def test_a_boundary_at_0_may_be_added_up_from_the_segments_that_begin_there() -> None:
-    part = marginals(evidence(CASES["projections"], tables.kernel()))["boundary"]
+    part = marginals(evidence(CASES["projections"], plain.with_tables()))["boundary"]
     off = float((part.got.double() - part.true)[0, 0].abs())
     assert 0.0 < off < 5.0 * float(part.allowance.sigma[0, 0])
     wrong = judge("boundary", part.got * 1.001, part.true, part.allowance, continuous=True)

@@ -16,6 +16,7 @@ from gradoracle.properties.semicrf import FAMILY as semicrf
 from gradoracle.properties.semicrf.readings import recursion as recursion
 from gradoracle.properties.semicrf.readings.budgets import budgets
 from gradoracle.properties.semicrf.readings.rounded import FROM_ALPHA, FROM_BETA, SHARED, Rounded, probe
+from places import ROOT
 from sweeps import covering, slow
 from torch import Tensor
 
@@ -29,12 +30,12 @@ from gradoracle.oracle.rounding.reading import Budget
 from tests.properties.semicrf import plain
 from tests.properties.semicrf.samples import WORDS, random_walk, sample
 
-FILE = Path(__file__).parents[3] / "examples" / "torch_semicrf.py"
+FILE = ROOT / "examples" / "torch_semicrf.py"
 CONTRACT = PRESETS["ieee32"]
 LIMIT = 8.0  # sigma, of the local rule
 ALPHA_AT_THE_END = "B=1 T=65 C=1 K=2 transition_by_duration~normal seed=0"
 DRIFT = "B=3 T=66 C=1 K=7 transition~normal seed=8751"
-ALARMED = {  # right float32 kernels were beyond 8 sigma, or 5 pooled, of roundings drawn position by position
+ALARMED = {  # right float32 kernels were beyond 8 sigma, or 5 pooled, of roundings sampled position by position
     "alpha's tangent at the end": ALPHA_AT_THE_END,
     "alternating": "B=1 T=60 C=1 K=2 cum_scores~alternating transition_by_duration~normal duration_bias~normal:0.1 "
     "proj_start~wide seed=9939",

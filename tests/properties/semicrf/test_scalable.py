@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -22,17 +21,9 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
 from tests.properties import judging
-from tests.properties.semicrf import plain, segmentations
+from tests.properties.semicrf import segmentations
+from tests.properties.semicrf.plain import called
 from tests.properties.semicrf.samples import apart, defined
-
-
-def kernel(**fault: int) -> Callable[..., Tensor]:
-    def call(cum: Tensor, table: Tensor, duration: Tensor, lengths: Tensor, **projections: Any) -> Tensor:
-        name = "transition" if table.dim() == 2 else "transition_by_duration"
-        given = {"cum_scores": cum, name: table, "duration_bias": duration, **projections}
-        return plain.log_z(given, **fault).float()
-
-    return call
 
 
 def evidence(words: str, call: Callable[..., Tensor], reading: str = "auto") -> Evidence:
@@ -52,20 +43,20 @@ CASES = [
 @pytest.mark.parametrize("words", CASES)
 def test_a_correct_kernel_holds_and_one_with_shifted_durations_does_not(words: str) -> None:
     for prop in (forward_matches_the_oracle, vjp_matches_the_oracle):
-        assert judge_property(prop, evidence(words, kernel())).status is Status.HOLDS
-        assert judge_property(prop, evidence(words, kernel(shift=1))).status is Status.VIOLATED
+        assert judge_property(prop, evidence(words, called())).status is Status.HOLDS
+        assert judge_property(prop, evidence(words, called(shift=1))).status is Status.VIOLATED
 
 
 @pytest.mark.parametrize("derivative", list(Derivative))
 def test_where_both_serve_they_give_the_same(derivative: Derivative) -> None:
-    own = evidence(CASES[0], kernel()).sample
+    own = evidence(CASES[0], called()).sample
     scaled, direct = semicrf.scalable.values(own, derivative), defined(own, derivative)
     assert set(scaled) == set(direct)
     assert max(apart(scaled[name], direct[name]) for name in direct) < 1e-12
 
 
 def test_long_sequences_are_certified_without_a_graph() -> None:
-    own = evidence("B=1 T=1000 C=2 K=3 transition~normal", kernel(), "certified")
+    own = evidence("B=1 T=1000 C=2 K=3 transition~normal", called(), "certified")
     for prop in (forward_matches_the_oracle, vjp_matches_the_oracle):
         assert judge_property(prop, own).status is Status.HOLDS
     assert {truth.reading for truth in own.truths(Derivative.VJP).values()} == {"certified"}
@@ -73,7 +64,7 @@ def test_long_sequences_are_certified_without_a_graph() -> None:
 
 
 def test_extreme_scores_are_not_left_to_the_linear_domain_of_float64() -> None:
-    own = evidence(CASES[1], kernel())
+    own = evidence(CASES[1], called())
     assert LARGEST_SYSTEM >= (12 + 1) * 3 and own.oracle.scalable(own.sample) is not None
     graph = Oracle(semicrf).graph(own.sample, Derivative.FORWARD)
     log_z = own.oracle.truth(

@@ -129,7 +129,7 @@ CONVEXITY = [
     ("log_z_lies_above_its_tangents", "negated", PLAIN),
 ]
 
-OTHER = f"{SIZES} transition~normal seed=15"  # of which the last sequence is taken
+OTHER = f"{SIZES} transition~normal seed=15"  # the property takes its last sequence
 
 INVARIANCE = [
     ("a_sequence_alone_gives_what_it_gives_in_a_batch", "length of the first sequence", OTHER),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import interpreted
 import pytest
 import torch
-from gradoracle.properties.universal import UNIVERSAL
 from torch import Tensor
 
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
-from tests.properties.judging import judge_on
+from tests.properties.judging import PROPERTIES, judge_on
 from tests.properties.toys import evidence, judged
 from tests.properties.universal.launches import (
     BLOCK,
@@ -29,7 +28,6 @@ from tests.properties.universal.launches import (
 
 pytestmark = interpreted.NEEDED
 
-PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 INSIDE, RACE = PROPERTIES["every_access_stays_inside_its_tensor"], PROPERTIES["programs_of_a_launch_do_not_race"]
 BARRIER, WRITTEN = (
     PROPERTIES["a_barrier_stands_between_a_store_and_a_load"],

@@ -6,10 +6,11 @@ import json
 
 import pytest
 from gradoracle.kernels.sdpa.compilations import compilations as sdpa
-from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memory
+from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
 from gradoracle.properties.universal.architectures import shared_memory_fits_each_architecture as prop
 from programs import python
 
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, judged, kernel, right
@@ -81,7 +82,7 @@ def test_a_process_that_fails_says_why():
     def local(dtype):
         return []
 
-    with pytest.raises(Uncompiled, match="the compiling process failed: "):
+    with pytest.raises(Unavailable, match="the compiling process failed: "):
         shared_memory(local, "float32")
 
 

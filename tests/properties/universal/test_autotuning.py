@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from gradoracle.properties.universal.autotuning import every_autotuned_configuration_matches_the_oracle as prop
 from gradoracle.properties.universal.autotuning import trials_of_an_autotuner_leave_nothing_behind
+from places import ROOT
 from programs import python
 
 from gradoracle.execution import device, interpreter
@@ -50,9 +50,8 @@ def test_a_kernel_without_autotuners_is_not_concerned():
 @pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason="needs Triton's interpreter")
 def test_the_wrong_configuration_is_found_and_the_autotuner_left_as_it_was():
     # in a process of its own, since TRITON_INTERPRET decides at import
-    root = Path(__file__).resolve().parents[3]
     environment = {**os.environ, **device.variables("cpu")}
-    ran = python(f"import sys; sys.path.insert(0, {str(root)!r})\n{PROGRAM}", env=environment, cwd=root)
+    ran = python(f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}", env=environment, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     first, second, tuners, left, trials = json.loads(ran.stdout)
     assert (first, second, tuners, left) == ("holds", "violated", ["product", "sums"], [2, 0, False])

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from gradoracle.properties.members import Appended, apart, everywhere, extensible, permutable, rolled, separable
-from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.properties.universal.strides import OTHERS, layouts_of
 from jaxtyping import Float
 from torch import Tensor
@@ -19,10 +18,10 @@ from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
 from tests.properties import judging
 from tests.properties.faults import edited
-from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, evidence, judged, kernel, right, total, weigh
+from tests.properties.judging import PROPERTIES
+from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, evidence, gradients, judged, kernel, right, total, weigh
 from tests.properties.universal.wrong_members import SORTED_SPARSE, SPARSE_CASES, sparse
 
-PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 INPUTS, COTANGENTS = (PROPERTIES[f"any_layout_of_{what}_is_right_or_refused"] for what in ("inputs", "cotangents"))
 
 
@@ -92,10 +91,8 @@ class Reads(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dp, ds):
         x, y = ctx.saved_tensors
-        p = torch.softmax(x, -1)
         dp = contiguous_assumed(dp) if ctx.blind == "cotangents" else dp
-        inner = dp * y * y
-        return p * (inner - (inner * p).sum(-1, keepdim=True)) + ds[:, None] * p, 2 * dp * p * y, None
+        return *gradients(x, y, dp, ds), None
 
 
 @pytest.mark.parametrize("prop,blind", [(INPUTS, "inputs"), (COTANGENTS, "cotangents")])

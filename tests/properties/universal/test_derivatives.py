@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from gradoracle.properties.universal import UNIVERSAL
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,12 +15,11 @@ from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
+from tests.properties.judging import PROPERTIES, judge, judge_on
 from tests.properties.judging import evidence as case_evidence
-from tests.properties.judging import judge, judge_on
 from tests.properties.toys import CASE, RIGHT, WEIGH, drawn, evidence, judged, kernel, right, weigh
 from tests.properties.universal.wrong_derivatives import NeedsEveryCotangent, jvp_of, overflowing, stale_statistics
 
-PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 WEIGHED = Case("weigh", {"B": 3, "N": 7})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from gradoracle.properties.members import permutable, rolled, separable
-from gradoracle.properties.universal import UNIVERSAL
 from jaxtyping import Float
 from torch import Tensor
 
@@ -13,11 +12,11 @@ import gradoracle
 from gradoracle.model.case import Case
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
+from tests.properties.judging import PROPERTIES
 from tests.properties.lse import logsumexp
 from tests.properties.toys import evidence
 from tests.properties.universal.wrong_members import BLIND, CORRECT_LSE, SEGMENTS, SHARED, SINKS
 
-PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 PERMUTATION, INDEPENDENCE, TAILS = (
     PROPERTIES[name]
     for name in (

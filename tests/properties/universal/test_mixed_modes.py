@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from gradoracle.properties.universal import UNIVERSAL
 
 from gradoracle.model.verdict import Status
+from tests.properties.judging import PROPERTIES
 from tests.properties.toys import CASE, judged, kernel, right
 from tests.properties.universal.wrong import MODES
-
-PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 
 
 class Once(torch.autograd.Function):

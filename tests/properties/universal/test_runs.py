@@ -16,10 +16,10 @@ from gradoracle.model.case import Draw
 from gradoracle.model.dims import sizes
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
-from tests.properties.toys import CASE, RIGHT, WEIGH, evidence, judged, kernel, right, weigh
+from tests.properties.judging import PROPERTIES
+from tests.properties.toys import CASE, RIGHT, WEIGH, evidence, gradients, judged, kernel, right, weigh
 from tests.properties.universal.wrong_runs import with_fault
 
-PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 TWICE = PROPERTIES["backward_twice_with_retain_graph_gives_the_same"]
 
 
@@ -142,10 +142,10 @@ class Marked(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g, _):
         x, y = ctx.saved_tensors
-        p = torch.softmax(x, -1)
-        inner = g * y * y * (2 if ctx.wrong == "twice" else 1)
+        dx, dy = gradients(x, y, g)
+        dx = 2 * dx if ctx.wrong == "twice" else dx
         ctx.wrong = "twice" if ctx.wrong == "second" else ctx.wrong
-        return p * (inner - (inner * p).sum(-1, keepdim=True)), 2 * p * y * g, None
+        return dx, dy, None
 
 
 @gradoracle.family(outputs=("p", "s"))

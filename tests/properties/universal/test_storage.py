@@ -22,9 +22,10 @@ from gradoracle.model.finding import Outcome
 from gradoracle.model.job import Job
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
+from gradoracle.project.target import shipped
+from tests.properties.judging import PROPERTIES
 from tests.properties.toys import CASE, RIGHT, evidence, kernel, pick, right
 
-PROPERTIES = {prop.name: prop for prop in UNIVERSAL}
 UNMODIFIED = PROPERTIES["inputs_and_cotangents_are_unmodified"]
 FORWARD, VJP = PROPERTIES["forward_matches_the_oracle"], PROPERTIES["vjp_matches_the_oracle"]
 
@@ -52,7 +53,8 @@ def test_the_property_leads_and_says_which_call_changed_what() -> None:
     found = judge_property(UNMODIFIED, evidence(kernel(doubling)))
     assert (found.status, wrong(found)) == (Status.VIOLATED, ["x"])
     assert [f.message for f in found.findings if f.tensor == "x"] == ["21 of 21 elements were changed by forward"]
-    assert max(prop.rank for prop in UNIVERSAL if prop is not UNMODIFIED) < UNMODIFIED.rank
+    others = {*UNIVERSAL, *(prop for target in shipped().values() for prop in target.family.properties)} - {UNMODIFIED}
+    assert max(prop.rank for prop in others) < UNMODIFIED.rank
     assert judge_property(UNMODIFIED, evidence(RIGHT)).status is Status.HOLDS
 
 

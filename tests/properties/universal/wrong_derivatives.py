@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tests.properties.faults import edited
-from tests.properties.toys import right
+from tests.properties.toys import gradients, right
 
 
 def wrong_output(x, y):
@@ -61,10 +61,7 @@ class NeedsEveryCotangent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dp, ds):
         x, y = ctx.saved_tensors
-        p = torch.softmax(x, -1)
-        dp = torch.zeros_like(x) if dp is None else dp
-        inner = dp * y * y
-        return p * (inner - (inner * p).sum(-1, keepdim=True)) + ds[:, None] * p, 2 * dp * p * y  # no check of ds
+        return gradients(x, y, torch.zeros_like(x) if dp is None else dp, ds[:])  # no check of ds
 
 
 def jvp_of(scale=1.0, drop=()):

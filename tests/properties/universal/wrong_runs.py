@@ -85,7 +85,7 @@ def cached():
 
 
 def noisy():
-    noise = itertools.cycle((0.0, 1e-4))  # drawn, two of them may be alike
+    noise = itertools.cycle((0.0, 1e-4))  # random ones may be alike
 
     def alternating(x, y):
         p, s = right(x, y)
