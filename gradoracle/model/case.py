@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 from gradoracle.model import layouts, recipes
 from gradoracle.model.formats import DTYPES
-from gradoracle.model.signature import Signature, cotangent_name, tangent_name
+from gradoracle.model.signature import OptionValue, Signature, cotangent_name, tangent_name
 
 V = TypeVar("V")
 VERSION = "case:1"
@@ -99,7 +99,7 @@ class Case:
     family: str
     dims: Mapping[str, int]
     dtype: str = "float32"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
     draws: Mapping[str, Draw] = field(default_factory=dict)
     blocks: str = ""
     seed: int = 0
@@ -133,7 +133,7 @@ class Case:
         """The case with other sizes of some dims."""
         return replace(self, dims={**self.dims, **sizes})
 
-    def with_options(self, **options: Any) -> Case:
+    def with_options(self, **options: OptionValue) -> Case:
         """The case with other values of some options."""
         return replace(self, options={**self.options, **options})
 
@@ -180,7 +180,7 @@ def parse(line: str) -> tuple[str, str, Case]:
     if device not in ("cpu", "cuda"):
         raise ValueError(f"case line names device {device!r}; expected cpu or cuda as its third word")
     dims: dict[str, int] = {}
-    options: dict[str, Any] = {}
+    options: dict[str, OptionValue] = {}
     draws: dict[str, Draw] = {}
     named: dict[str, str] = {}
     for word in words[4:]:
@@ -198,7 +198,7 @@ def parse(line: str) -> tuple[str, str, Case]:
 
 
 def _read(
-    word: str, dims: dict[str, int], options: dict[str, Any], draws: dict[str, Draw], named: dict[str, str]
+    word: str, dims: dict[str, int], options: dict[str, OptionValue], draws: dict[str, Draw], named: dict[str, str]
 ) -> None:
     """Sort one word of a line into dims, options, draws or the named fields."""
     into: dict[str, Any]
@@ -238,10 +238,10 @@ def _whole(text: str, what: str, least: int, hint: str = "") -> int:
     return int(text)
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str) -> OptionValue:
     """An option's value, written as JSON."""
     try:
-        value = json.loads(text)
+        value: OptionValue = json.loads(text)
         if isinstance(value, (list, dict)):
             raise ValueError
     except ValueError:
@@ -251,7 +251,7 @@ def _value(name: str, text: str) -> Any:
     return value
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: OptionValue) -> str:
     """JSON without single quotes and blanks, at which a shell or ``split`` would break it."""
     return json.dumps(value).replace("'", "\\u0027").replace(" ", "\\u0020")
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gradoracle.model.constraints import constrained
+from torch import Tensor
+
+from gradoracle.model.derivative import Definition
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive, size
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.property import Property
-from gradoracle.model.signature import Signature, cotangent_name, read_signature
+from gradoracle.model.signature import OptionValue, Signature, constrained, cotangent_name, read_signature
 from gradoracle.model.wording import counted
 
 _INDEX_KINDS = ("index", "length", "cu_seqlens")
@@ -49,7 +51,7 @@ class IndexDomain:
         bound = size(str(self.bound), dims)
         return bound - 1 if self.kind == "index" else bound
 
-    def fault(self, values: Any, dims: Mapping[str, int]) -> str:
+    def fault(self, values: Tensor, dims: Mapping[str, int]) -> str:
         """What is wrong with a tensor of integers at given sizes of the dims, as the end of a sentence; "" if nothing.
 
         It begins with a verb: ``holds 3 to 9, expected integers from 0 to 8``.
@@ -91,17 +93,17 @@ class Family:
     """
 
     name: str
-    definition: Callable[..., Any]
+    definition: Definition
     signature: Signature
     dims: Mapping[str, Sizes]
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     domains: Mapping[str, IndexDomain] = field(default_factory=dict)
     joint: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
+    algorithms: Mapping[str, Mapping[str, Definition]] = field(default_factory=dict)
     properties: tuple[Property, ...] = ()
     scalable: Any = None
     beside_large: Mapping[str, int | str] = field(default_factory=dict)
-    everything: Callable[..., Any] | None = None
+    everything: Definition | None = None
     ranks: Mapping[str, Sizes] = field(default_factory=dict)
 
     def on(self, device: str) -> Family:
@@ -113,7 +115,7 @@ class Family:
         signature = self.signature.at(present)
         return self if signature is self.signature else replace(self, signature=signature, ranks={})
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
+    def __call__(self, *inputs: object, **options: object) -> Any:
         """Evaluate the definition itself, integer outputs included."""
         return (self.everything or self.definition)(*inputs, **options)
 
@@ -122,16 +124,16 @@ class Family:
 
 
 def family(
-    definition: Callable[..., Any] | None = None,
+    definition: Definition | None = None,
     *,
     name: str | None = None,
     outputs: Sequence[str] | None = None,
     dims: Mapping[str, Sizes] | None = None,
-    options: Mapping[str, Sequence[Any]] | None = None,
+    options: Mapping[str, Sequence[OptionValue]] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
     domains: Mapping[str, IndexDomain] | None = None,
     joint: Mapping[str, Mapping[str, str]] | None = None,
-    algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] | None = None,
+    algorithms: Mapping[str, Mapping[str, Definition]] | None = None,
     properties: Sequence[Property] = (),
     divides: Mapping[str, str] | None = None,
     together: Sequence[Sequence[str]] = (),
@@ -162,7 +164,7 @@ def family(
             not have; an integer input has no domain; no output is of floats.
     """
 
-    def build(function: Callable[..., Any]) -> Family:
+    def build(function: Definition) -> Family:
         signature = read_signature(function, outputs=outputs, options=options, optional_outputs=optional_outputs)
         own = name or function.__name__
         unknown = sorted(set(dims or {}) - {*signature.dims, *signature.spreads})
@@ -225,14 +227,14 @@ def integers_apart(own: str, signature: Signature) -> Signature:
     return replace(signature, outputs=floats, all_outputs=signature.outputs)
 
 
-def of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+def of_floats(definition: Definition, signature: Signature) -> Definition:
     """A definition without its integer outputs."""
     if not signature.whole:
         return definition
     whole = {spec.name for spec in signature.whole}
 
     @functools.wraps(definition)
-    def floats(*inputs: Any, **options: Any) -> tuple[Any, ...]:
+    def floats(*inputs: object, **options: object) -> tuple[Any, ...]:
         given = definition(*inputs, **options)
         returned = given if isinstance(given, (tuple, list)) else (given,)
         names = signature.all_returned(options)

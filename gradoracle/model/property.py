@@ -29,6 +29,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.severity import Severity
+from gradoracle.model.signature import Defined
 
 Judge = Callable[[Any], Iterable[Finding]]
 
@@ -69,7 +70,7 @@ class Families:
     """The families that a property belongs to: in words, and as a predicate of the family."""
 
     words: str
-    hold: Callable[[Any], bool] = field(compare=False)
+    hold: Callable[[Defined], bool] = field(compare=False)
 
 
 EVERY = Families("every family", lambda family: True)
@@ -96,7 +97,7 @@ class Property:
         decisive: each of its tensors must be decided on some case of each dtype, or the run is inconclusive.
         families: those that have it; not those whose signature rules it out for every case.
         kind: what it compares.
-        cause: a name of ``causes.CAUSES`` that it points at where it alone is violated; "" for none.
+        cause: a name of ``fault.CAUSES`` that it points at where it alone is violated; "" for none.
         severity: of each violation, whatever it looks like; None: that of the same property on the widened kernel.
         derivative: the one that it is about, by default the highest of ``needs``; None: it is about none of them.
     """

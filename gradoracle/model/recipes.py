@@ -13,14 +13,11 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradoracle.model import hashing
 from gradoracle.model.formats import DTYPES, FORMATS
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from gradoracle.model.hashing import Floats, Integers
 
 
 @dataclass(frozen=True)

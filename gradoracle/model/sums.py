@@ -1,5 +1,7 @@
 """Sums: the totals over the cases of a run or of one part of it; parts of one plan are added by ``+``.
 
+Shard: what the report of one part adds to its verdicts, its sums among them, so that all parts can be merged.
+
 Plain data. A place is that of a case in the stream of the whole plan, from 0: the first place of something depends
 neither on which part saw it nor on the order in which results arrive.
 """
@@ -15,6 +17,7 @@ from gradoracle.model.finding import Pool
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import NAMED_PROPERTY
 
+EXPECTED = "expected reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
 TELLING = 8  # violating cases that a verdict keeps
 
 
@@ -138,6 +141,45 @@ class Sums:
             {name: max(each.off.get(name, 0.0) for each in (self, other)) for name in {**self.off, **other.off}},
             min((each for each in (self, other) if each.detached), key=_first_detached, default=self).detached,
         )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a run.
+
+    Attributes:
+        part, parts: the I and N of ``--shard I/N``.
+        asked: the options that verdicts depend on, other than target, device and seed, as on the command line.
+        stream: a digest of all cases of the whole run with the properties that fall on each.
+        cases: their number.
+        files: digests of the files of the kernels, their definition and properties, by path in the working tree.
+        packages: versions of the installed packages that these come from, by name.
+        require: globs of properties that must have been checked.
+        decisive: properties of which every tensor must be decided.
+        commands: by kernel, the command that repeats the whole run, without the property.
+        sizes: how a user states which sizes the definition is meant for.
+        first: the place of the first case of each coverage goal and of each message in ``refusals``.
+        undefined: errors of the definition, one sentence for each case, by place.
+        sums: in the order of the verdicts.
+    """
+
+    part: int
+    parts: int
+    asked: dict[str, str]
+    stream: str
+    cases: int
+    files: dict[str, str]
+    packages: dict[str, str]
+    require: tuple[str, ...]
+    decisive: tuple[str, ...]
+    commands: dict[str, str]
+    sizes: str
+    first: dict[str, int]
+    undefined: dict[str, str]
+    sums: tuple[Sums, ...]
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.parts}"
 
 
 def order_of_telling(case: Telling) -> tuple[int, int]:

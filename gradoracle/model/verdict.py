@@ -17,8 +17,8 @@ from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.model.severity import Severity
-from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
+from gradoracle.model.sums import Shard
 from gradoracle.model.wrong_constant import WrongConstant
 
 

@@ -133,7 +133,3 @@ class Progress:
 
     def close(self) -> None:
         """The run is over."""
-
-
-class Silent(Progress):
-    """Shows nothing."""

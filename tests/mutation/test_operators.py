@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradoracle.model.causes import PLANTED
+from gradoracle.model.fault import PLANTED
 from gradoracle.mutation.operators import OPERATORS
 from gradoracle.mutation.plant import mutants
 

@@ -10,7 +10,7 @@ import pytest
 
 from gradoracle.cli import main
 from gradoracle.model.errors import UsageError
-from gradoracle.project import config, settings
+from gradoracle.project import config
 
 PROJECT = """
 [tool.gradoracle]
@@ -66,16 +66,16 @@ def test_a_kernels_file_is_relative_to_the_project(tmp_path: Path, monkeypatch: 
 def test_the_command_line_wins_over_the_profile_the_kernel_and_the_project(tmp_path: Path) -> None:
     made = project(tmp_path)
     own = made.kernels["attention"].settings
-    layers: list[settings.Settings] = [made.settings, own]
-    found = settings.fields(settings.together(layers))
+    layers: list[config.Settings] = [made.settings, own]
+    found = config.fields(config.together(layers))
     assert found["examples"] == 100 and found["dtypes"] == ("float32", "bfloat16") and found["family"] == "sdpa"
     assert found["contracts"] == {"float32": "ieee32", "bfloat16": "bf16"}
     assert found["arguments"] == {"causal": True, "mode": "it's"} and set(found["dims"]) == {"T", "D", "M"}
     layers.append(made.profile("fast"))
-    found = settings.fields(settings.together(layers))
+    found = config.fields(config.together(layers))
     assert found["examples"] == 30 and found["require"] == ("vjp_*",)
     layers.append({"examples": "7", "contract": ["bfloat16=bf16"], "dim": ["T=5"]})
-    found = settings.fields(settings.together(layers))
+    found = config.fields(config.together(layers))
     assert found["examples"] == 7 and found["contracts"] == {"float32": "ieee32", "bfloat16": "bf16"}
     assert set(found["dims"]) == {"T", "D", "M"}
 
