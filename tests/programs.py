@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gradoracle.execution import fork_server
 
 _COMMAND = "import sys; from gradoracle.__main__ import main; sys.argv[0] = 'gradoracle'; main()"
 LIMIT = 600.0  # seconds
+Run = Callable[..., "tuple[int, str, str]"]  # of a command line: exit code, standard output and standard error
 
 
 def python(

@@ -80,9 +80,9 @@ def gradcheck(
             given, lost precision is a warning, ``LostPrecision``.
         claims: the derivatives that are judged, such as ("forward", "vjp"). By default all that the kernel offers are;
             an error in a double backward that nobody claims is a warning, too.
-        dims: of a tensor, by its name, where equal sizes are not one dim: ``{"x": "B,2*D", "offsets": "N+1"}``.
+        dims: the dims of a tensor by its name, if equal sizes are not one dim: ``{"x": "B,2*D", "offsets": "N+1"}``.
         raise_exception: whether to raise where the check fails.
-        seed: of the cotangents and tangents.
+        seed: the seed of the cotangents and tangents.
 
     Returns:
         True; False where the check fails and ``raise_exception`` is False.

@@ -55,7 +55,7 @@ class Fields(Mapping[str, V], Generic[V]):
 
 @dataclass(frozen=True)
 class Draw:
-    """How one tensor is drawn: a recipe's text and a layout's name.
+    """The recipe and the layout of one tensor, by their text and name.
 
     Raises:
         ValueError: the recipe or the layout is unknown.
@@ -70,7 +70,7 @@ class Draw:
 
     @property
     def continuous(self) -> bool:
-        """Whether values are drawn from a continuous distribution and none is repeated by a stride of 0."""
+        """Whether values are sampled from a continuous distribution and none is repeated by a stride of 0."""
         return recipes.is_continuous(self.recipe) and not layouts.LAYOUTS[self.layout].repeats
 
     def __str__(self) -> str:
@@ -84,9 +84,9 @@ class Case:
     Attributes:
         family: the name of the definition.
         dims: the size of every named dim.
-        dtype: of the float inputs, tangents and cotangents.
-        options: those that differ from the definition's defaults: None, bool, int, float or str.
-        draws: how tensors are drawn, by name: inputs as in the definition, tangents by ``tangent_name`` (``tq``),
+        dtype: the dtype of the float inputs, tangents and cotangents.
+        options: option values other than the definition's defaults: None, bool, int, float or str.
+        draws: recipes and layouts by tensor: inputs as in the definition, tangents by ``tangent_name`` (``tq``),
             cotangents by ``cotangent_name`` (``do``). A tensor that is not named has ``Draw()``; an optional input that
             is not named is absent.
         blocks: the name of a block configuration of the kernel; "" leaves the choice to the kernel.
@@ -122,11 +122,11 @@ class Case:
 
     @property
     def continuous(self) -> bool:
-        """Whether every tensor is drawn from a continuous distribution (the rule is local; else worst case)."""
+        """Whether every tensor is sampled from a continuous distribution (the rule is local; else worst case)."""
         return all(draw.continuous for draw in self.draws.values())
 
     def draw(self, name: str) -> Draw:
-        """How a float tensor is drawn; by default ``Draw()``."""
+        """The recipe and layout of a float tensor; by default ``Draw()``."""
         return self.draws.get(name, Draw())
 
     def with_dims(self, **sizes: int) -> Case:
@@ -138,16 +138,16 @@ class Case:
         return replace(self, options={**self.options, **options})
 
     def with_draws(self, **draws: Draw) -> Case:
-        """The case with other draws of some tensors."""
+        """The case with other recipes or layouts of some tensors."""
         return replace(self, draws={**self.draws, **draws})
 
     def line(self, target: str = "", device: str = "cpu", place: str = "") -> str:
         """The case as one line for ``parse``, safe in single quotes in a shell.
 
         Args:
-            target: as on the command line; by default the family's name.
+            target: the TARGET, as on the command line; by default the family's name.
             device: "cpu" or "cuda".
-            place: of a user's own family, as for --family.
+            place: the place of a user's own family, as for --family.
         """
         words = [VERSION, _quoted(target or self.family), device, self.dtype]
         named = {"family": "" if _family_of(target or self.family) == self.family else self.family, "from": place}

@@ -27,7 +27,7 @@ class IndexDomain:
         bound: a number, or a dim (or a sum such as ``T+1``), which stands for its size.
         minimum: the smallest value.
         kind: "index", ``minimum <= value < bound``; "length", ``minimum <= value <= bound``; or "cu_seqlens", values
-            sorted along the last dim, of which the first is 0 and the last ``bound``.
+            sorted along the last dim, from 0 to ``bound``.
         ignore: a further value outside of that range that some elements have, such as the ``ignore_index=-100`` of a
             loss; None: there is none.
 
@@ -75,19 +75,19 @@ class Family:
     """A definition, the domain of its cases, and the properties of this family alone.
 
     Attributes:
-        name: as in ``gradoracle check NAME``.
+        name: the name, as in ``gradoracle check NAME``.
         definition: plain PyTorch, the mathematics and not an algorithm; called as ``definition(*inputs, **options)``.
         signature: read from the definition's annotations.
         dims: the sizes of each named dim.
-        dtypes: of the cases, by default.
-        domains: of integer inputs, by name.
+        dtypes: the dtypes of the cases, by default.
+        domains: the domains of integer inputs, by name.
         joint: named recipes of several tensors at once, such as ``{"extreme logits": {"q": "normal:100", ...}}``.
         algorithms: torch programs with a kernel's own order of roundings, ``{name: {derivative: program}}``, for
             budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
             of that derivative returns.
         properties: beyond the universal ones.
         scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
-        beside_large: in cases with a large dim, the least size of another dim or the recipe of a tensor, by its name.
+        beside_large: the least size of a dim, or the recipe of a tensor, by name, in cases with a large dim.
         everything: the definition with its integer outputs.
         ranks: how many dims each ``*NAME`` of the annotations stands for, by ``*NAME``.
     """
@@ -146,15 +146,15 @@ def family(
 
     Args:
         definition: annotated as ``model.signature`` says.
-        dims: of each named dim the sizes; ``{"*batch": choices(0, 2)}``: how many dims ``*batch`` stands for, by
+        dims: the sizes of each named dim; ``{"*batch": choices(0, 2)}``: how many dims ``*batch`` stands for, by
             default 0 to 3, each like a named dim ``batch0``, ``batch1``, ``batch2``.
         divides: ``{"G": "H"}``: G divides H in every case.
         together: ``[("q_segments", "kv_segments")]``: optional inputs that are given together or not at all.
-        alternatives: ``[("table", "tables")]``: neighbouring optional inputs that are one argument in several shapes,
-            of which a case gives one; the definition is called with None for the others, a kernel without them.
+        alternatives: ``[("table", "tables")]``: neighbouring optional inputs that are one argument in several shapes.
+            A case gives one; the definition is called with None for the others, a kernel without them.
         optional_outputs: ``{"state": "return_state"}``: the output ``state`` is returned only where the bool option
             ``return_state`` is true; the annotation lists every output.
-        options: the values that cases draw of each option.
+        options: the values of each option in cases.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...``.
         name, dtypes, domains, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
 

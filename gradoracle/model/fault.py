@@ -62,7 +62,7 @@ class Fault:
         tensors: the kernel's tensors that one of them finds wrong by itself.
         region: where the first of these is wrong, on the first case of the stream on which it is.
         severity: the gravest of them, where that was asked for.
-        diagnosis: from these verdicts; empty where no cause is likely.
+        diagnosis: the likely cause by these verdicts; empty where no cause is likely.
     """
 
     verdicts: tuple[VerdictKey, ...]

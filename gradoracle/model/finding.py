@@ -35,11 +35,11 @@ class Span:
 
     Attributes:
         axis: the dim's name.
-        extent: how they lie.
+        extent: the part of the dim that they fill.
         first: the least of them.
         last: the greatest.
         count: how many there are.
-        size: of the dim.
+        size: the size of the dim.
     """
 
     axis: str
@@ -66,7 +66,7 @@ class Region:
 
     Attributes:
         whole: whether every element is wrong.
-        spans: of each dim in which they fill a part that stands out.
+        spans: a span for each dim in which they fill a part that stands out.
     """
 
     whole: bool = False
@@ -114,7 +114,7 @@ class Pool:
         null_slope_tops: ``slope_top`` of each probe.
         shared: the sum of squared correlations over all pairs of elements: ``count`` where errors are independent, its
             square where all are one rounding.
-        among, derivative: those of the findings.
+        among, derivative: the fields of the findings.
     """
 
     count: int
@@ -177,8 +177,8 @@ class Finding:
         elements: how many elements were compared, without those in ``undecided``.
         map: the errors over a wrong tensor that has dims.
         notes: sentences for the report, of what may be meant and may be wrong; the same from case to case.
-        steps: of finite differences, (step, largest error), smallest step first.
-        pool: for rules that pool over cases; left out of reports.
+        steps: (step, largest error) of finite differences, smallest step first.
+        pool: the sums for rules that pool over cases; left out of reports.
     """
 
     tensor: str

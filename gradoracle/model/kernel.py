@@ -25,15 +25,11 @@ Hvp = Callable[[Tensors, Tensors, Tensors, Options, object], Gradients]
 
 
 class Inputs(Protocol):
-    """What an algorithm or a configuration is chosen by: the tensors and the options of a sample."""
+    """What an algorithm is chosen by: a sample's inputs."""
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
         """The inputs of the case, by name."""
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        """Every option of the definition."""
 
 
 Algorithm = Callable[[str, Inputs, str, Mapping[str, object]], str]
@@ -48,7 +44,7 @@ class Kernel:
     their tangents one for each output, in order.
 
     Attributes:
-        name: in reports.
+        name: the name in reports.
         family: the name of the family whose definition it implements.
         call: ``call(*inputs, **options)`` with the family's inputs in order.
         vjp: explicit, ``vjp(inputs, cotangents, options, blocks) -> gradients``; None: ``torch.autograd``.
@@ -70,13 +66,13 @@ class Kernel:
             ``tiles(dtype, dims, blocks, order, arguments)``, with a configuration ("": the kernel's choice) and the
             order of the derivative.
         compiled_for: what decides for what the kernels of a case are compiled: cases for which it returns the same
-            share compilations. A run of N cases on a GPU has about N/5 such kinds; None: whatever is drawn.
+            share compilations. A run of N cases on a GPU has about N/5 such kinds; None: kinds are not limited.
         needs_cuda: whether it refuses tensors of the CPU; interpreted, it is given tensors that claim to be on CUDA.
         ieee_dots: whether the interpreter multiplies in IEEE float32 wherever it asks ``tl.dot`` for less, so that the
             error of TF32 hides no smaller one.
-        arguments: further keywords that are held fixed (``--arg``); ``call`` has them already, explicit derivatives and
+        arguments: other keywords that are held fixed (``--arg``); ``call`` has them already, explicit derivatives and
             further entry points get them among their options.
-        extras: for properties of its family: further entry points, such as ``stats`` of SDPA, and facts about
+        extras: what properties of its family use: other entry points, such as ``stats`` of SDPA, and facts about
             compilations.
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
         claims: the derivatives that it claims, and no other is judged; None: all of a shipped kernel, of another the

@@ -59,7 +59,7 @@ def from_plain(kind: type[T], value: object, place: str = "") -> T:
 
     Args:
         kind: a dataclass, or a type hint made of dataclasses and values of JSON.
-        value: as ``json.loads`` returns it.
+        value: the value as ``json.loads`` returns it.
         place: what error messages call the value; by default the name of ``kind``.
 
     Raises:

@@ -54,14 +54,14 @@ _KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a 
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """A keyword option that is no tensor: its default, and the values that cases draw (the default first)."""
+    """A keyword option that is no tensor: its default, and its values in cases (the default first)."""
 
     name: str
     default: OptionValue
     values: tuple[OptionValue, ...]
 
     def expected(self, value: object) -> str:
-        """What is expected in place of a value; "" where it has the type of the default or of a drawn value.
+        """What is expected instead of a value; "" where it has the type of the default or of a value in cases.
 
         int and float count as one type. Where the only known value is None, any type is accepted.
         """
@@ -78,7 +78,7 @@ class Constraints:
     Attributes:
         divides: dim -> the dim that it divides, such as key heads and query heads.
         together: groups of optional inputs that are all given or all absent.
-        alternatives: groups of optional inputs of which exactly one is given.
+        alternatives: groups of optional inputs; a case gives exactly one of each.
     """
 
     divides: Mapping[str, str] = field(default_factory=dict)
@@ -192,8 +192,8 @@ class Signature:
     """Inputs in the order of the call, outputs in the order of the return, options by keyword.
 
     Attributes:
-        outputs: of floats, which have derivatives.
-        all_outputs: those of integers too, in the order of the return; () where there are none.
+        outputs: the outputs of floats, which have derivatives.
+        all_outputs: the outputs of integers too, in the order of the return; () where there are none.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -216,7 +216,7 @@ class Signature:
     def dims(self) -> tuple[str, ...]:
         """Every named dim in order of appearance, those that occur only in an expression included.
 
-        Those of ``*NAME`` too, of which a case may lack the last ones.
+        Those of ``*NAME`` too; a case may lack the last ones.
         """
         found: dict[str, None] = {}
         for spec in (*self.inputs, *self.outputs):
@@ -271,13 +271,13 @@ class Signature:
         return tuple(spec.name for spec in everything.returned(options))
 
     def without_absent(self, draws: Mapping[str, V], options: Mapping[str, object]) -> dict[str, V]:
-        """The draws without the cotangents of outputs that are not returned under these options."""
+        """``draws`` without the cotangents of outputs that are not returned under these options."""
         there = self.returned(options)
         absent = {cotangent_name(spec.name) for spec in self.outputs if spec not in there}
         return {name: value for name, value in draws.items() if name not in absent}
 
     def require(self, dims: Mapping[str, int], draws: Mapping[str, object], options: Mapping[str, object]) -> None:
-        """Check that a case keeps the constraints and draws no cotangent of an output that is not returned.
+        """Check that a case keeps the constraints and has no cotangent of an output that is not returned.
 
         Raises:
             ValueError: says what the case gives and what is expected.
@@ -339,7 +339,7 @@ def undifferentiated(tensor: str) -> str:
 
 
 def _values_near(default: object) -> tuple[OptionValue, ...]:
-    """The values of an option of which only the default is known: a kernel that ignores the option must be seen.
+    """The values of an option where only the default is known: a kernel that ignores the option must be seen.
 
     Three quarters of a float lie where the default does: a probability stays one, an exponent of 1.5 or 2 above 1.
     """
@@ -362,7 +362,7 @@ def read_signature(
     Args:
         function: its tensor parameters and its return are annotated with jaxtyping.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...`` of a tuple.
-        options: for each option the values of cases. Of an option not named here, a bool has both values, a float
+        options: the values of each option in cases. Of an option not named here, a bool has both values, a float
             other than 0 its default and three quarters of it, all others their default.
         optional_outputs: output -> the bool option without which it is not returned.
 

@@ -57,25 +57,25 @@ class Sums:
     """The totals of one property on one kernel and dtype.
 
     Attributes:
-        property_name, kernel, dtype: of the verdict.
+        property_name, kernel, dtype: the key of the verdict.
         statuses: cases, by status.
         reasons: cases that were refused or not checked, by reason.
         kinds: the kind of each reason.
         refusals: cases that were refused, by message.
         notes: cases, by note.
-        decided: by tensor, the number of cases on which it was decided.
-        left: by tensor, why it was not.
-        sensitivities: of every tensor that has one.
+        decided: the number of cases on which a tensor was decided, by tensor.
+        left: the reason why it was not, by tensor.
+        sensitivities: the sensitivity of every tensor that has one.
         error: the largest error / budget.
         in_sigma: the largest error in sigma.
-        pools: by tensor, the sums of the pooled rules.
+        pools: the sums of the pooled rules, by tensor.
         pooled: the number of tensors in them.
         held: the line of the first case on which the property held; "" if there is none.
         telling: the violating cases with the most elements, in descending order.
         severities: violating cases, by severity; of those that are wrong the first alone.
         undecided: violating cases whose severity is undecided, by reason.
         presets: violating cases that are not wrong, by the preset that explains them; "" if none does.
-        off: by tensor, how far its formula is off, where that is less than the dtype shows.
+        off: the distance by which a tensor's formula is off, by tensor, where that is less than the dtype shows.
         detached: the line of the first case whose outputs do not require grad; "" if there is none.
     """
 
@@ -108,7 +108,7 @@ class Sums:
 
     @property
     def detachments(self) -> list[tuple[str, Seen]]:
-        """What was said of outputs that do not require grad, and on which cases, in stream order."""
+        """Reasons about outputs that do not require grad, and their cases, in stream order."""
         return [each for each in in_order(self.reasons) if self.kinds.get(each[0]) is Reason.DETACHED]
 
     def __add__(self, other: Sums) -> Sums:
@@ -155,12 +155,12 @@ class Shard:
         files: digests of the files of the kernels, their definition and properties, by path in the working tree.
         packages: versions of the installed packages that these come from, by name.
         require: globs of properties that must have been checked.
-        decisive: properties of which every tensor must be decided.
-        commands: by kernel, the command that repeats the whole run, without the property.
+        decisive: properties whose every tensor must be decided.
+        commands: the command that repeats the whole run, without the property, by kernel.
         sizes: how a user states which sizes the definition is meant for.
         first: the place of the first case of each coverage goal and of each message in ``refusals``.
         undefined: errors of the definition, one sentence for each case, by place.
-        sums: in the order of the verdicts.
+        sums: the sums in the order of the verdicts.
     """
 
     part: int

@@ -14,6 +14,8 @@
     dim = { D = [64, 128], T = "1:4096" }
 
 Settings are those of ``gradoracle check`` by the names of its options. An unknown key is an error.
+The most specific setting wins: the command line, then its profile, then the kernel, then the project. For settings by
+name (contract, arg, dim) this applies to each name.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ class Config:
 
     Attributes:
         file: the pyproject.toml; None if there is none with a ``[tool.gradoracle]``.
-        settings: of all kernels.
-        kernels: by name, in order.
+        settings: the settings of all kernels.
+        kernels: the kernels by name, in order.
         profiles: settings by name, for ``--profile``.
         known_failures: the file of known failures; None if none is named.
     """

@@ -71,7 +71,7 @@ class Corrections:
     Attributes:
         dims: the dims of a tensor, by its name, such as ``("B", "2*D")``.
         bounds: the dim or number below which the integers of a tensor lie, by its name.
-        option: how it is said, for messages.
+        option: its name in messages.
     """
 
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Shapes:
     """The dims of an example's tensors.
 
     Attributes:
-        dims: by tensor.
+        dims: the dims of each tensor.
         notes: sentences about what was assumed.
     """
 
@@ -181,8 +181,8 @@ class Shapes:
         more than a dim, or where an output has one less and no input has.
 
         Args:
-            name: of the input.
-            tensor: of the example.
+            name: the name of the input.
+            tensor: the tensor of the example.
             results: the sizes of the outputs' dims.
 
         Raises:
@@ -340,7 +340,7 @@ def derive(
         kernel: a function, or an nn.Module instance, whose parameters become inputs.
         reference: takes the same arguments; parameters of a module by keyword where it is a function.
         example: a tensor, a tuple or list of positional arguments, or a dict of arguments by name.
-        names: of the kernel and the reference, for reports.
+        names: the names of the kernel and the reference, for reports.
         corrections: dims and ranges that the example alone gets wrong.
         marked: whether float tensors that do not require grad are passed through, and at least one must; else all are
             inputs, and those that are not marked, where others are, may have no gradient.

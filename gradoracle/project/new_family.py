@@ -51,7 +51,7 @@ def new_family(text: str, example: str | None, file: str) -> str:
 
     Args:
         text: the kernel, ``mine.py:kernel`` or ``package.module:kernel``.
-        example: of its arguments, as for ``--like``; None: read from its parameters.
+        example: an example of its arguments, as for ``--like``; None: read from its parameters.
         file: the file that the text is for.
 
     Raises:

@@ -1,6 +1,7 @@
 """Target: the kernels and the definition that a TARGET on the command line names.
 
-Resolution depends only on its two strings, so that a worker process resolves the same target again.
+Resolution depends only on its two strings, so that a worker process resolves the same target again. A user's file is
+imported anew for each version of the file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Target:
 
     Attributes:
         family: whose definition the kernels claim to implement.
-        kernels: at least one.
+        kernels: the kernels, at least one.
         source: the user's file; None for shipped and installed kernels.
         label: the TARGET as given.
     """
@@ -68,7 +69,7 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
             ``package.module:callable``.
         family: a shipped name, ``path/to/file.py:family`` or ``package.module:family``; needed for a callable that was
             not declared with ``@gradoracle.kernel``. Or what ``values.like`` writes: a reference and an example.
-        judge: the family itself, in place of ``family``; not used for a shipped target.
+        judge: the family itself, instead of ``family``; not used for a shipped target.
 
     Raises:
         TargetError: one sentence: unknown target or family, missing file or callable, a file that cannot be imported,
