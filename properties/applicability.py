@@ -6,10 +6,10 @@ from collections.abc import Callable
 from math import prod
 
 from gradoracle.model.case import Case
-from gradoracle.model.family import Family
 from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Families
+from gradoracle.model.signature import Defined
 
 Applies = Callable[[Case, Kernel], "str | None"]
 
@@ -17,15 +17,15 @@ LONGEST_DIM = 10_000
 LARGEST_PROBLEM = 2_000_000 * 128 * 128  # two million scores of two widths of 128, as the product of all dims
 
 
-def _has_several_outputs(family: Family) -> bool:
+def _has_several_outputs(family: Defined) -> bool:
     return sum(spec.kind == "float" for spec in family.signature.outputs) > 1
 
 
-def _has_several_primals(family: Family) -> bool:
+def _has_several_primals(family: Defined) -> bool:
     return len(family.signature.primals) > 1
 
 
-def _has_a_dim_of_all_outputs(family: Family) -> bool:
+def _has_a_dim_of_all_outputs(family: Defined) -> bool:
     widest = family.signature.at()
     always = [set(spec.dims) & set(widest.dims) for spec in widest.outputs if not spec.asked_by]
     return any(dim in spec.dims for spec in widest.primals for dim in set.intersection(*always))

@@ -14,6 +14,7 @@ from gradoracle.execution import fork_server
 
 _COMMAND = "import sys; from gradoracle.__main__ import main; sys.argv[0] = 'gradoracle'; main()"
 LIMIT = 600.0  # seconds
+Run = Callable[..., "tuple[int, str, str]"]  # of a command line: exit code, standard output and standard error
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:

@@ -22,7 +22,7 @@ from gradoracle.mutation.bugs import Bug
 from gradoracle.mutation.fork import Send
 from gradoracle.mutation.sources import Source
 from gradoracle.oracle.truth import Oracle
-from gradoracle.project.request import Request, Silent
+from gradoracle.project.request import Progress, Request
 from gradoracle.project.target import resolve
 
 from .correct import prepare
@@ -157,7 +157,7 @@ def _is_violated(report: Report) -> bool:
     return any(verdict.status is Status.VIOLATED for verdict in report.verdicts)
 
 
-def score_bugs(folder: Path, asked: Asked, progress: Tells = lambda noun: Silent()) -> dict[str, Any]:
+def score_bugs(folder: Path, asked: Asked, progress: Tells = lambda noun: Progress()) -> dict[str, Any]:
     """Judge the real bugs of a folder by the property that each names and by every rule; returns as ``score_family``.
 
     Raises:

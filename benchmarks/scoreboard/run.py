@@ -24,7 +24,7 @@ from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.run import MUTANTS
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.oracle.truth import Oracle
-from gradoracle.project.request import Progress, Silent
+from gradoracle.project.request import Progress
 from gradoracle.project.target import Target, resolve
 
 from .correct import BUDGET, NAMES, CorrectRun, prepare, prepare_gradcheck
@@ -66,7 +66,7 @@ class Asked:
         return self.workers or environment.cores()
 
 
-def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent()) -> dict[str, Any]:
+def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Progress()) -> dict[str, Any]:
     """Judge the mutants of a shipped family that `gradoracle mutate` scored, by every rule.
 
     Returns:

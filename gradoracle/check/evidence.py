@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ class Evidence:
         self.needs: tuple[Derivative, ...] = ()
         self.blocks = case.blocks if blocks is None else blocks
         self.continuous = case.continuous and not sample.source  # the distribution of saved values is not known
-        self._kept: dict[Any, Any] = {}
+        self._kept: dict[str, object] = {}
         self._asked: dict[str, Memory] = {}
 
     def under(self, needs: tuple[Derivative, ...]) -> Evidence:
@@ -146,8 +146,8 @@ class Evidence:
 
     def calls(self) -> dict[str, Memory]:
         """What the calls on this sample allocated and accessed: derivatives that have run, further entry points."""
-        ran = {each.value: self._kept[each.value][1] for each in Derivative if self.has_run(each)}
-        return ran | self._asked
+        own = [each.value for each in Derivative if self.has_run(each)]
+        return {name: cast("tuple[Tensors, Memory]", self._kept[name])[1] for name in own} | self._asked
 
     def has_run(self, derivative: Derivative) -> bool:
         """Whether the kernel has computed that derivative of this sample already."""
@@ -386,7 +386,7 @@ class Evidence:
                 worst = torch.maximum(worst, other.worst)
         return replace(lead, sigma=sigma, worst=worst)
 
-    def _once(self, key: Any, compute: Callable[[], T]) -> T:
+    def _once(self, key: str, compute: Callable[[], T]) -> T:
         """The value kept under ``key``; an error of its first computation is raised again."""
         if key not in self._kept:
             try:
@@ -396,7 +396,7 @@ class Evidence:
         value = self._kept[key]
         if isinstance(value, _Raised):
             raise value.error
-        return value  # type: ignore[no-any-return]
+        return cast("T", value)
 
 
 class _Raised:

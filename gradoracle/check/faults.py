@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from gradoracle.check.diagnosis.diagnosis import diagnose, of_verdicts
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import UNKNOWN, Fault
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import NOWHERE, Finding, Outcome
 from gradoracle.model.property import DIRECT, PropertyKind
-from gradoracle.model.region import NOWHERE
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict

@@ -16,9 +16,8 @@ from gradoracle.check.minimise import mapped
 from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import NO_FORMULA, Finding
-from gradoracle.model.shard import EXPECTED, Shard
 from gradoracle.model.statistics import Measurements
-from gradoracle.model.sums import TELLING, Sums, together
+from gradoracle.model.sums import EXPECTED, TELLING, Shard, Sums, together
 from gradoracle.model.verdict import FAILING, Counterexample, Report, Status, Verdict
 from gradoracle.project.provenance import public
 

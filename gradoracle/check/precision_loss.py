@@ -11,8 +11,8 @@ from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wron
 from gradoracle.execution.interpreter.intervention import Narrowed, Noted
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.explanation import PrecisionLoss, Statement
 from gradoracle.model.finding import Outcome
-from gradoracle.model.precision_loss import PrecisionLoss, Statement
 
 Places = tuple[SourceLine, ...]
 

@@ -29,10 +29,10 @@ from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import location_of
 from gradoracle.model.severity import Severity
-from gradoracle.model.shard import Shard
+from gradoracle.model.sums import Shard
 from gradoracle.model.verdict import BROKEN, Counterexample, Report, Status, Verdict
 from gradoracle.project.provenance import provenance
-from gradoracle.project.request import Progress, Request, Silent
+from gradoracle.project.request import Progress, Request
 
 SHARE_TO_SHRINK = 0.25  # of the time of a run, reserved for shrinking once something fails
 
@@ -71,7 +71,7 @@ def running(request: Request, progress: Progress | None = None) -> Iterator[Run]
         UsageError: the request cannot be resolved, or no process can be started.
     """
     started = time.monotonic()
-    subjects, shown = resolved(request), progress or Silent()
+    subjects, shown = resolved(request), progress or Progress()
     executor = executor_for(subjects)
     try:
         yield Run(subjects, executor, shown, started)

@@ -20,9 +20,9 @@ from gradoracle.execution.interpreter.intervention import Numbers, Replaced, Sit
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.explanation import WrongConstant
 from gradoracle.model.finding import LOCAL_SIGMA, Outcome
 from gradoracle.model.formats import FORMATS
-from gradoracle.model.wrong_constant import WrongConstant
 from gradoracle.oracle.exact.definition import Undefined
 
 STEP = FORMATS["float64"].unit_roundoff ** (1 / 3)  # relative: a central difference errs least at the cube root

@@ -13,8 +13,8 @@ from typer.models import OptionInfo
 from gradoracle.cli import completion
 from gradoracle.model.errors import UsageError
 from gradoracle.model.wording import either
+from gradoracle.project.config import Setting
 from gradoracle.project.options import OPTIONS, Form, Option
-from gradoracle.project.settings import Setting
 from gradoracle.report.formats import FORMATS
 
 _OFFERED = {"property": completion.properties}  # completions of an option's value

@@ -25,9 +25,8 @@ from gradoracle.model.kernel import Kernel, claims_of
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import BROKEN
-from gradoracle.project.example import derive
-from gradoracle.project.example_dims import corrections
-from gradoracle.project.request import Request, Silent
+from gradoracle.project.example import corrections, derive
+from gradoracle.project.request import Progress, Request
 from gradoracle.report.terminal import render
 
 if TYPE_CHECKING:
@@ -81,9 +80,9 @@ def gradcheck(
             given, lost precision is a warning, ``LostPrecision``.
         claims: the derivatives that are judged, such as ("forward", "vjp"). By default all that the kernel offers are;
             an error in a double backward that nobody claims is a warning, too.
-        dims: of a tensor, by its name, where equal sizes are not one dim: ``{"x": "B,2*D", "offsets": "N+1"}``.
+        dims: the dims of a tensor by its name, if equal sizes are not one dim: ``{"x": "B,2*D", "offsets": "N+1"}``.
         raise_exception: whether to raise where the check fails.
-        seed: of the cotangents and tangents.
+        seed: the seed of the cotangents and tangents.
 
     Returns:
         True; False where the check fails and ``raise_exception`` is False.
@@ -139,7 +138,7 @@ def report_of(
         subject = replace(subject, contracts=declared.contracts, claims=declared.claims)
     if preset is not None:
         try:
-            subject = _under(subject, dtype, preset)
+            subject = replace(subject, contracts={dtype: preset_of(preset, dtype)})
         except ValueError as error:
             raise UsageError(f"contract {preset!r}: {error}") from None
     if claims is not None:
@@ -156,16 +155,12 @@ def report_of(
     threads = torch.get_num_threads()
     try:
         run = Run(
-            subjects, InProcess(ENTRY, setup, examiner(setup, found.family, kernels, properties)), Silent(), started
+            subjects, InProcess(ENTRY, setup, examiner(setup, found.family, kernels, properties)), Progress(), started
         )
         run.over(plan(subjects, explained=True))
         return run.report()
     finally:
         torch.set_num_threads(threads)
-
-
-def _under(kernel: Kernel, dtype: str, preset: str) -> Kernel:
-    return replace(kernel, contracts={dtype: preset_of(preset, dtype)})
 
 
 def _label(callee: Any, otherwise: str) -> str:

@@ -36,7 +36,7 @@ def run(words: Sequence[str], begun: float | None = None) -> int:
     """Run a command line and return its exit code; no exception escapes.
 
     Args:
-        words: of the command line, without the program's name.
+        words: the words of the command line, without the program's name.
         begun: when its time began, by the monotonic clock; None: now.
     """
     typed = Typed(words, time.monotonic() if begun is None else begun)

@@ -114,9 +114,9 @@ def items(
     """One ``pytest.param`` an item, each marked with its group, for ``pytest.mark.parametrize("item", ...)``.
 
     Args:
-        target: as on the command line.
+        target: the TARGET, as on the command line.
         family: gives the properties.
-        kernels: of the target.
+        kernels: the kernels of the target.
         examples: cases for each dtype.
         dtypes: None: those of the family that the kernel supports.
         **fields: further fields of ``Request``.

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,7 +138,7 @@ class KernelRunner:
 
     def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
         """The outputs' tangents by name, by forward mode along ``along`` only; with an explicit JVP the outputs too."""
-        outputs: Any = None
+        outputs: Sequence[Tensor] | None = None
         with self.running("jvp", sample) as memory:
             if self.kernel.jvp is not None:
                 with torch.no_grad():
@@ -174,12 +173,12 @@ class KernelRunner:
         """The names of the float inputs that a sample has."""
         return [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
 
-    def options(self, sample: Sample) -> dict[str, Any]:
+    def options(self, sample: Sample) -> dict[str, object]:
         """Those options of a sample that the kernel takes, and the keywords that are held fixed."""
         barred = {name for name, values in self.kernel.options.items() if not values}
         return {n: value for n, value in sample.options.items() if n not in barred} | dict(self.kernel.arguments)
 
-    def _blocks(self, blocks: str) -> Any:
+    def _blocks(self, blocks: str) -> object:
         return self.kernel.blocks[blocks] if blocks else None
 
     def integers(self, sample: Sample, blocks: str = "") -> Tensors:
@@ -202,12 +201,13 @@ class KernelRunner:
         positional = [t for n, t in named.items() if n not in keyword]
         returned = self.kernel.call(*positional, **{n: t for n, t in named.items() if n in keyword}, **options)
         found = returned if isinstance(returned, (tuple, list)) else (returned,)
-        others = [type(t).__name__ for t in found if not isinstance(t, Tensor)]
-        if others:
+        tensors = tuple(t for t in found if isinstance(t, Tensor))
+        if len(tensors) < len(found):
+            others = [type(t).__name__ for t in found if not isinstance(t, Tensor)]
             specs = self.family.signature.returned(sample.options)
             expected = ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in specs)
             raise wrong("output", f"the kernel returned {', '.join(others)}, expected {expected}")
-        return as_tuple(returned)
+        return tensors
 
     def _leaves(self, sample: Sample, expected: Sequence[str] | None) -> Tensors:
         """Inputs that require grad, with their own layout (a detached view keeps strides and storage)."""

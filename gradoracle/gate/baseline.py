@@ -15,8 +15,7 @@ from gradoracle.gate.snapshot import Snapshot
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError, why
 from gradoracle.project import files
-from gradoracle.project.config import Entry
-from gradoracle.project.settings import Setting, Settings
+from gradoracle.project.config import Entry, Setting, Settings
 
 SCHEMA = "gradoracle-baseline/3"  # raised when a field is renamed or removed, or changes its meaning
 FILE = "gradoracle-baseline.json"

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from gradoracle.gate.snapshot import Snapshot
 from gradoracle.model.comparison import Kind, Line, Weight
-from gradoracle.project.config import Entry
+from gradoracle.project.config import Entry, Setting
 from gradoracle.project.import_closure import differing
-from gradoracle.project.settings import Setting
 
 
 @dataclass

@@ -23,9 +23,8 @@ from gradoracle.model.comparison import REGRESSIONS, Comparison, Kind, Line, Wei
 from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Report
 from gradoracle.project import cache
-from gradoracle.project.config import Entry
+from gradoracle.project.config import Entry, Setting, Settings
 from gradoracle.project.import_closure import differing
-from gradoracle.project.settings import Setting, Settings
 
 
 class GateFault(Exception):

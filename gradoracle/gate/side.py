@@ -22,9 +22,9 @@ from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import BROKEN, Status
-from gradoracle.project import files, settings
+from gradoracle.project import config, files
 from gradoracle.project.base_overlay import Apart, Places, modules_of, substituted
-from gradoracle.project.settings import Setting
+from gradoracle.project.config import Setting
 
 if TYPE_CHECKING:
     from gradoracle.model.case import Case
@@ -134,7 +134,7 @@ def _fingerprinted(task: Task) -> Snapshot:
     from gradoracle.project.request import Request
     from gradoracle.project.target import resolve
 
-    request = Request(task.target, **settings.fields(task.settings))
+    request = Request(task.target, **config.fields(task.settings))
     device.prepare(device.choose(request.device))
     found = resolve(task.target, request.family)
     _require_apart(task)
@@ -158,7 +158,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
     from gradoracle.report.progress import progress
 
     limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
-    own = settings.fields(task.settings)
+    own = config.fields(task.settings)
     request = Request(task.target, places=task.places, called_in=task.called_in, compilations=True, **limits, **own)
     found = Snapshot(task.target, task.settings)
     reported: set[VerdictKey] = set()

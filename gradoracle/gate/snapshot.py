@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Report, Status
-from gradoracle.project.settings import Setting
+from gradoracle.project.config import Setting
 
 UNDECIDED = (Status.REFUSED, Status.NOT_CHECKED, Status.ERROR)
 Errors = dict[str, dict[str, float]]  # property -> tensor -> error

@@ -25,9 +25,8 @@ from gradoracle.model.errors import UsageError
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.project import cache
-from gradoracle.project.config import Entry
+from gradoracle.project.config import Entry, Settings
 from gradoracle.project.import_closure import digests, together
-from gradoracle.project.settings import Settings
 
 SCHEMA = "gradoracle-snapshot/2"  # raised when a field is renamed or removed, or changes its meaning
 _OF_A_MACHINE = (Status.CRASHED, Status.ERROR)

@@ -11,10 +11,9 @@ from gradoracle.gate.known_failures import KnownFailure, read
 from gradoracle.gate.snapshot import Piece, Snapshot
 from gradoracle.model.errors import UsageError
 from gradoracle.model.location import working_tree
-from gradoracle.project import config, settings
-from gradoracle.project.config import Config, Entry
+from gradoracle.project import config
+from gradoracle.project.config import Config, Entry, Setting, Settings
 from gradoracle.project.import_closure import Imports, closure, digests, holds_gradoracle, module_file, together
-from gradoracle.project.settings import Setting, Settings
 from gradoracle.project.shipped_names import SHIPPED
 
 ENGINE, KNOWN = "the engine and the properties of gradoracle", "the known failures"
@@ -67,7 +66,7 @@ class Tree:
     def settings(self, entry: Entry, profile: str | None, given: Settings) -> dict[str, Setting]:
         """The settings an entry is checked with; a profile that the project lacks is ignored."""
         chosen = {**config.PROFILES, **self.config.profiles}.get(profile or "", {})
-        found = settings.together((self.config.settings, entry.settings, chosen, given))
+        found = config.together((self.config.settings, entry.settings, chosen, given))
         found.pop("scheduler", None)  # both sides run here, from trees that a cluster does not have
         return found
 

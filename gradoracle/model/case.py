@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 from gradoracle.model import layouts, recipes
 from gradoracle.model.formats import DTYPES
-from gradoracle.model.signature import Signature, cotangent_name, tangent_name
+from gradoracle.model.signature import OptionValue, Signature, cotangent_name, tangent_name
 
 V = TypeVar("V")
 VERSION = "case:1"
@@ -55,7 +55,7 @@ class Fields(Mapping[str, V], Generic[V]):
 
 @dataclass(frozen=True)
 class Draw:
-    """How one tensor is drawn: a recipe's text and a layout's name.
+    """The recipe and the layout of one tensor, by their text and name.
 
     Raises:
         ValueError: the recipe or the layout is unknown.
@@ -70,7 +70,7 @@ class Draw:
 
     @property
     def continuous(self) -> bool:
-        """Whether values are drawn from a continuous distribution and none is repeated by a stride of 0."""
+        """Whether values are sampled from a continuous distribution and none is repeated by a stride of 0."""
         return recipes.is_continuous(self.recipe) and not layouts.LAYOUTS[self.layout].repeats
 
     def __str__(self) -> str:
@@ -84,9 +84,9 @@ class Case:
     Attributes:
         family: the name of the definition.
         dims: the size of every named dim.
-        dtype: of the float inputs, tangents and cotangents.
-        options: those that differ from the definition's defaults: None, bool, int, float or str.
-        draws: how tensors are drawn, by name: inputs as in the definition, tangents by ``tangent_name`` (``tq``),
+        dtype: the dtype of the float inputs, tangents and cotangents.
+        options: option values other than the definition's defaults: None, bool, int, float or str.
+        draws: recipes and layouts by tensor: inputs as in the definition, tangents by ``tangent_name`` (``tq``),
             cotangents by ``cotangent_name`` (``do``). A tensor that is not named has ``Draw()``; an optional input that
             is not named is absent.
         blocks: the name of a block configuration of the kernel; "" leaves the choice to the kernel.
@@ -99,7 +99,7 @@ class Case:
     family: str
     dims: Mapping[str, int]
     dtype: str = "float32"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
     draws: Mapping[str, Draw] = field(default_factory=dict)
     blocks: str = ""
     seed: int = 0
@@ -122,32 +122,32 @@ class Case:
 
     @property
     def continuous(self) -> bool:
-        """Whether every tensor is drawn from a continuous distribution (the rule is local; else worst case)."""
+        """Whether every tensor is sampled from a continuous distribution (the rule is local; else worst case)."""
         return all(draw.continuous for draw in self.draws.values())
 
     def draw(self, name: str) -> Draw:
-        """How a float tensor is drawn; by default ``Draw()``."""
+        """The recipe and layout of a float tensor; by default ``Draw()``."""
         return self.draws.get(name, Draw())
 
     def with_dims(self, **sizes: int) -> Case:
         """The case with other sizes of some dims."""
         return replace(self, dims={**self.dims, **sizes})
 
-    def with_options(self, **options: Any) -> Case:
+    def with_options(self, **options: OptionValue) -> Case:
         """The case with other values of some options."""
         return replace(self, options={**self.options, **options})
 
     def with_draws(self, **draws: Draw) -> Case:
-        """The case with other draws of some tensors."""
+        """The case with other recipes or layouts of some tensors."""
         return replace(self, draws={**self.draws, **draws})
 
     def line(self, target: str = "", device: str = "cpu", place: str = "") -> str:
         """The case as one line for ``parse``, safe in single quotes in a shell.
 
         Args:
-            target: as on the command line; by default the family's name.
+            target: the TARGET, as on the command line; by default the family's name.
             device: "cpu" or "cuda".
-            place: of a user's own family, as for --family.
+            place: the place of a user's own family, as for --family.
         """
         words = [VERSION, _quoted(target or self.family), device, self.dtype]
         named = {"family": "" if _family_of(target or self.family) == self.family else self.family, "from": place}
@@ -180,7 +180,7 @@ def parse(line: str) -> tuple[str, str, Case]:
     if device not in ("cpu", "cuda"):
         raise ValueError(f"case line names device {device!r}; expected cpu or cuda as its third word")
     dims: dict[str, int] = {}
-    options: dict[str, Any] = {}
+    options: dict[str, OptionValue] = {}
     draws: dict[str, Draw] = {}
     named: dict[str, str] = {}
     for word in words[4:]:
@@ -198,7 +198,7 @@ def parse(line: str) -> tuple[str, str, Case]:
 
 
 def _read(
-    word: str, dims: dict[str, int], options: dict[str, Any], draws: dict[str, Draw], named: dict[str, str]
+    word: str, dims: dict[str, int], options: dict[str, OptionValue], draws: dict[str, Draw], named: dict[str, str]
 ) -> None:
     """Sort one word of a line into dims, options, draws or the named fields."""
     into: dict[str, Any]
@@ -238,10 +238,10 @@ def _whole(text: str, what: str, least: int, hint: str = "") -> int:
     return int(text)
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str) -> OptionValue:
     """An option's value, written as JSON."""
     try:
-        value = json.loads(text)
+        value: OptionValue = json.loads(text)
         if isinstance(value, (list, dict)):
             raise ValueError
     except ValueError:
@@ -251,7 +251,7 @@ def _value(name: str, text: str) -> Any:
     return value
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: OptionValue) -> str:
     """JSON without single quotes and blanks, at which a shell or ``split`` would break it."""
     return json.dumps(value).replace("'", "\\u0027").replace(" ", "\\u0020")
 

@@ -56,9 +56,9 @@ class Comparison:
     """A kernel compared with its base.
 
     Attributes:
-        base: in words, such as "1a2b3c4 (main)".
+        base: the base in words, such as "1a2b3c4 (main)".
         lines: the result.
-        files: of the kernel, those that differ from the base.
+        files: the kernel's files that differ from the base.
         unchanged: whether all its files are those of the base, so that it was not checked.
     """
 

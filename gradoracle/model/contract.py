@@ -19,8 +19,8 @@ class Contract:
     """What a correct kernel rounds, quantity by quantity; formats are names from ``FORMATS``.
 
     Attributes:
-        name: of the preset, as it is printed in headlines and given on the command line.
-        dtype: of the kernel's inputs.
+        name: the preset's name, as it is printed in headlines and given on the command line.
+        dtype: the dtype of the kernel's inputs.
         operand: every operand of a matrix product that is not an input (nor a view of one, nor one scaled by a power of
             two) is rounded to this. Where it is coarser than ``dtype``, inputs are rounded to it too (tf32).
         accumulate: running sums.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -31,13 +31,7 @@ class Derivative(str, Enum):
     @property
     def named(self) -> str:
         """As in reports: the forward, or its abbreviation."""
-        return (
-            "the forward"
-            if self is Derivative.FORWARD
-            else f"a {self.name}"
-            if self is not Derivative.HVP
-            else "an HVP"
-        )
+        return {Derivative.FORWARD: "the forward", Derivative.HVP: "an HVP"}.get(self, f"a {self.name}")
 
     @property
     def takes_tangents(self) -> bool:
@@ -50,12 +44,13 @@ class Derivative(str, Enum):
         return self in (Derivative.VJP, Derivative.HVP)
 
 
-Definition = Callable[..., Any]
+Definition = Callable[..., Tensor | Sequence[Tensor]]
 Program = Callable[..., tuple[Tensor, ...]]
+T = TypeVar("T", bound=Tensor | None)
 
 
-def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of a definition as a tuple, also where it returns one tensor."""
+def as_tuple(outputs: Tensor | Sequence[T]) -> tuple[Tensor | T, ...]:
+    """What a function returns as a tuple, also where it returns one tensor."""
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
@@ -65,7 +60,7 @@ def program(
     primals: int,
     *,
     constants: Mapping[int, Tensor] | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Program:
     """One derivative of ``definition`` as a flat function of tensors.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import functools
 import math
-from collections.abc import Container, Iterable, Mapping
+import operator
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 MOST_SPREAD = 3  # dims that ``*NAME`` stands for
@@ -19,7 +20,7 @@ class Sizes:
     """The sizes of one named dim: ``minimum..maximum`` in steps of ``multiple``, or a fixed list of ``choices``.
 
     A few cases of each run reach up to ``large``, above ``maximum`` (T > 100 000), or on a GPU up to ``large_on_gpu``.
-    Sizes beyond, up to ``asked``, are drawn only where a user asks for them. 0 means none. A size of 0 is for the
+    Sizes beyond, up to ``asked``, occur only where a user asks for them. 0 means none. A size of 0 is for the
     number of dims of ``*NAME``.
     """
 
@@ -178,7 +179,12 @@ def spread(dim: str, present: Container[str] | None = None) -> tuple[str, ...]:
     return tuple(each for each in every if present is None or each in present)
 
 
-_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//"}
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda left, right: left // right if right else 0,
+}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -220,10 +226,7 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
     if isinstance(node, ast.Constant):
         return int(str(node.value))
     assert isinstance(node, ast.BinOp)
-    left, right = _value(node.left, sizes), _value(node.right, sizes)
-    return {"+": left + right, "-": left - right, "*": left * right}.get(
-        _OPERATORS[type(node.op)], left // right if right else 0
-    )
+    return _OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
 
 
 def solved(dim: str, found: int, known: Mapping[str, int] | None = None) -> tuple[str, int] | None:

@@ -1,4 +1,4 @@
-"""Error map: the errors over a wrong tensor as a grid of levels that a report draws. Plain data."""
+"""Error map: the errors over a wrong tensor as a grid of levels for a report to plot. Plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CELLS, PAIRS, TILES = 96, 64, 64  # at most: cells down and across, pairs, tiles drawn
+CELLS, PAIRS, TILES = 96, 64, 64  # at most: cells down and across, pairs, tiles plotted
 _SAMPLE = 4096  # elements searched for the range of the truth
 WITHIN, BEYOND, UNKNOWN = ".", "#", "?"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -45,7 +45,7 @@ class ErrorMap:
         return down, across
 
     def edges(self, side: int) -> list[int]:
-        """Where tiles end, down (0) or across (1); empty where they are too many to draw."""
+        """Where tiles end, down (0) or across (1); empty where they are too many to plot."""
         tile, size = self.tiles[side], self.shape[side]
         return list(range(tile, size, tile)) if tile and size <= TILES * tile else []
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gradoracle.model.constraints import constrained
+from torch import Tensor
+
+from gradoracle.model.derivative import Definition
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive, size
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.property import Property
-from gradoracle.model.signature import Signature, cotangent_name, read_signature
+from gradoracle.model.signature import OptionValue, Signature, constrained, cotangent_name, read_signature
 from gradoracle.model.wording import counted
 
 _INDEX_KINDS = ("index", "length", "cu_seqlens")
@@ -25,7 +27,7 @@ class IndexDomain:
         bound: a number, or a dim (or a sum such as ``T+1``), which stands for its size.
         minimum: the smallest value.
         kind: "index", ``minimum <= value < bound``; "length", ``minimum <= value <= bound``; or "cu_seqlens", values
-            sorted along the last dim, of which the first is 0 and the last ``bound``.
+            sorted along the last dim, from 0 to ``bound``.
         ignore: a further value outside of that range that some elements have, such as the ``ignore_index=-100`` of a
             loss; None: there is none.
 
@@ -49,7 +51,7 @@ class IndexDomain:
         bound = size(str(self.bound), dims)
         return bound - 1 if self.kind == "index" else bound
 
-    def fault(self, values: Any, dims: Mapping[str, int]) -> str:
+    def fault(self, values: Tensor, dims: Mapping[str, int]) -> str:
         """What is wrong with a tensor of integers at given sizes of the dims, as the end of a sentence; "" if nothing.
 
         It begins with a verb: ``holds 3 to 9, expected integers from 0 to 8``.
@@ -73,35 +75,35 @@ class Family:
     """A definition, the domain of its cases, and the properties of this family alone.
 
     Attributes:
-        name: as in ``gradoracle check NAME``.
+        name: the name, as in ``gradoracle check NAME``.
         definition: plain PyTorch, the mathematics and not an algorithm; called as ``definition(*inputs, **options)``.
         signature: read from the definition's annotations.
         dims: the sizes of each named dim.
-        dtypes: of the cases, by default.
-        domains: of integer inputs, by name.
+        dtypes: the dtypes of the cases, by default.
+        domains: the domains of integer inputs, by name.
         joint: named recipes of several tensors at once, such as ``{"extreme logits": {"q": "normal:100", ...}}``.
         algorithms: torch programs with a kernel's own order of roundings, ``{name: {derivative: program}}``, for
             budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
             of that derivative returns.
         properties: beyond the universal ones.
         scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
-        beside_large: in cases with a large dim, the least size of another dim or the recipe of a tensor, by its name.
+        beside_large: the least size of a dim, or the recipe of a tensor, by name, in cases with a large dim.
         everything: the definition with its integer outputs.
         ranks: how many dims each ``*NAME`` of the annotations stands for, by ``*NAME``.
     """
 
     name: str
-    definition: Callable[..., Any]
+    definition: Definition
     signature: Signature
     dims: Mapping[str, Sizes]
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     domains: Mapping[str, IndexDomain] = field(default_factory=dict)
     joint: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
+    algorithms: Mapping[str, Mapping[str, Definition]] = field(default_factory=dict)
     properties: tuple[Property, ...] = ()
     scalable: Any = None
     beside_large: Mapping[str, int | str] = field(default_factory=dict)
-    everything: Callable[..., Any] | None = None
+    everything: Definition | None = None
     ranks: Mapping[str, Sizes] = field(default_factory=dict)
 
     def on(self, device: str) -> Family:
@@ -113,7 +115,7 @@ class Family:
         signature = self.signature.at(present)
         return self if signature is self.signature else replace(self, signature=signature, ranks={})
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
+    def __call__(self, *inputs: object, **options: object) -> Any:
         """Evaluate the definition itself, integer outputs included."""
         return (self.everything or self.definition)(*inputs, **options)
 
@@ -122,16 +124,16 @@ class Family:
 
 
 def family(
-    definition: Callable[..., Any] | None = None,
+    definition: Definition | None = None,
     *,
     name: str | None = None,
     outputs: Sequence[str] | None = None,
     dims: Mapping[str, Sizes] | None = None,
-    options: Mapping[str, Sequence[Any]] | None = None,
+    options: Mapping[str, Sequence[OptionValue]] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
     domains: Mapping[str, IndexDomain] | None = None,
     joint: Mapping[str, Mapping[str, str]] | None = None,
-    algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] | None = None,
+    algorithms: Mapping[str, Mapping[str, Definition]] | None = None,
     properties: Sequence[Property] = (),
     divides: Mapping[str, str] | None = None,
     together: Sequence[Sequence[str]] = (),
@@ -144,15 +146,15 @@ def family(
 
     Args:
         definition: annotated as ``model.signature`` says.
-        dims: of each named dim the sizes; ``{"*batch": choices(0, 2)}``: how many dims ``*batch`` stands for, by
+        dims: the sizes of each named dim; ``{"*batch": choices(0, 2)}``: how many dims ``*batch`` stands for, by
             default 0 to 3, each like a named dim ``batch0``, ``batch1``, ``batch2``.
         divides: ``{"G": "H"}``: G divides H in every case.
         together: ``[("q_segments", "kv_segments")]``: optional inputs that are given together or not at all.
-        alternatives: ``[("table", "tables")]``: neighbouring optional inputs that are one argument in several shapes,
-            of which a case gives one; the definition is called with None for the others, a kernel without them.
+        alternatives: ``[("table", "tables")]``: neighbouring optional inputs that are one argument in several shapes.
+            A case gives one; the definition is called with None for the others, a kernel without them.
         optional_outputs: ``{"state": "return_state"}``: the output ``state`` is returned only where the bool option
             ``return_state`` is true; the annotation lists every output.
-        options: the values that cases draw of each option.
+        options: the values of each option in cases.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...``.
         name, dtypes, domains, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
 
@@ -162,7 +164,7 @@ def family(
             not have; an integer input has no domain; no output is of floats.
     """
 
-    def build(function: Callable[..., Any]) -> Family:
+    def build(function: Definition) -> Family:
         signature = read_signature(function, outputs=outputs, options=options, optional_outputs=optional_outputs)
         own = name or function.__name__
         unknown = sorted(set(dims or {}) - {*signature.dims, *signature.spreads})
@@ -225,14 +227,14 @@ def integers_apart(own: str, signature: Signature) -> Signature:
     return replace(signature, outputs=floats, all_outputs=signature.outputs)
 
 
-def of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+def of_floats(definition: Definition, signature: Signature) -> Definition:
     """A definition without its integer outputs."""
     if not signature.whole:
         return definition
     whole = {spec.name for spec in signature.whole}
 
     @functools.wraps(definition)
-    def floats(*inputs: Any, **options: Any) -> tuple[Any, ...]:
+    def floats(*inputs: object, **options: object) -> tuple[Any, ...]:
         given = definition(*inputs, **options)
         returned = given if isinstance(given, (tuple, list)) else (given,)
         names = signature.all_returned(options)

@@ -1,12 +1,25 @@
-"""Fault: verdicts that fail for one cause. Diagnosis: the likely cause."""
+"""Fault: verdicts that fail for one cause. Diagnosis: the likely cause, by a name of ``CAUSES``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradoracle.model.region import NOWHERE, Region
+from gradoracle.model.finding import NOWHERE, Region
 from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.model.severity import Severity
+
+CAUSES = {
+    "sign": "a wrong sign",
+    "term": "a term of the formula is missing",
+    "ratio": "a missing or extra factor",
+    "operands": "operands are exchanged, or one stands for another",
+    "comparison": "another comparison",
+    "offset": "an offset is computed in 32 bits and wraps past 2^31",
+}
+PLANTED = (
+    *CAUSES,
+    *("tail", "slice", "transpose", "shift", "sum", "dtype", "stale", "layout", "range", "access"),  # never named
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,7 @@ class Diagnosis:
     """The likely cause of a fault.
 
     Attributes:
-        cause: a name of ``causes.CAUSES``; "" if unknown.
+        cause: a name of ``CAUSES``; "" if unknown.
         sentence: the cause in words.
         evidence: what points at it.
     """
@@ -49,7 +62,7 @@ class Fault:
         tensors: the kernel's tensors that one of them finds wrong by itself.
         region: where the first of these is wrong, on the first case of the stream on which it is.
         severity: the gravest of them, where that was asked for.
-        diagnosis: from these verdicts; empty where no cause is likely.
+        diagnosis: the likely cause by these verdicts; empty where no cause is likely.
     """
 
     verdicts: tuple[VerdictKey, ...]

@@ -1,4 +1,7 @@
-"""Finding: the result of one check of one tensor, of which verdicts are made. Plain data, no tensors."""
+"""Finding: the result of one check of one tensor. Verdicts are made of findings. Plain data, no tensors.
+
+Region: which elements of the tensor are wrong, dim by dim. The sentence about it is made here and nowhere parsed.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,75 @@ from enum import Enum
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.reason import Reason
-from gradoracle.model.region import NOWHERE, Region
 from gradoracle.model.serialize import NOT_WRITTEN
 
 LOCAL_SIGMA = 8.0  # the one level of significance: of a single element, of a slope and of a pooled square
+
+
+class Extent(str, Enum):
+    """Which indices of a dim hold wrong elements, where not all of them do."""
+
+    ONE = "one"
+    TAIL = "tail"  # from some index to the last
+    HEAD = "head"  # from the first to some index
+    RANGE = "range"
+    ALTERNATE = "alternate"  # all even, or all odd
+    SCATTERED = "scattered"
+
+
+@dataclass(frozen=True)
+class Span:
+    """The indices of one dim that hold wrong elements.
+
+    Attributes:
+        axis: the dim's name.
+        extent: the part of the dim that they fill.
+        first: the least of them.
+        last: the greatest.
+        count: how many there are.
+        size: the size of the dim.
+    """
+
+    axis: str
+    extent: Extent
+    first: int
+    last: int
+    count: int
+    size: int
+
+    def __str__(self) -> str:
+        if self.first == self.last:
+            return f"only {self.axis} = {self.first}{' (the last)' if self.extent is Extent.TAIL else ''}"
+        return {
+            Extent.TAIL: f"only {self.axis} >= {self.first} (of {self.size})",
+            Extent.HEAD: f"only {self.axis} <= {self.last} (of {self.size})",
+            Extent.RANGE: f"only {self.axis} from {self.first} to {self.last} (of {self.size})",
+            Extent.ALTERNATE: f"only {'odd' if self.first % 2 else 'even'} {self.axis}",
+        }.get(self.extent, f"{self.count} of {self.size} along {self.axis}")
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where the wrong elements of a tensor lie.
+
+    Attributes:
+        whole: whether every element is wrong.
+        spans: a span for each dim in which they fill a part that stands out.
+    """
+
+    whole: bool = False
+    spans: tuple[Span, ...] = ()
+
+    def __str__(self) -> str:
+        return "every element" if self.whole else ", ".join(map(str, self.spans))
+
+    @property
+    def shape(self) -> tuple[str, ...]:
+        """The same for cases that differ in sizes: the last index alone is a tail, as the last few are."""
+        return ("whole",) if self.whole else tuple(f"{span.axis} {span.extent.value}" for span in self.spans)
+
+
+NOWHERE = Region()
 
 
 class Outcome(str, Enum):
@@ -46,7 +114,7 @@ class Pool:
         null_slope_tops: ``slope_top`` of each probe.
         shared: the sum of squared correlations over all pairs of elements: ``count`` where errors are independent, its
             square where all are one rounding.
-        among, derivative: those of the findings.
+        among, derivative: the fields of the findings.
     """
 
     count: int
@@ -95,7 +163,7 @@ class Finding:
             there is no pattern.
         place: the part of ``pattern`` that says where: ``region`` in words, for readers of the json.
         region: where the wrong elements lie, as data.
-        cause: a name of ``causes.PLANTED``, where the property knows another than its own; "" elsewhere.
+        cause: a name of ``fault.PLANTED``, where the property knows another than its own; "" elsewhere.
         among: the kernel's tensors that it is about, unless ``tensor`` is simply the name of one.
         derivative: the highest that one of these tensors belongs to; None where none belongs to any.
         lost: whether values are NaN or infinite where the truth is finite, and not merely wrong.
@@ -109,8 +177,8 @@ class Finding:
         elements: how many elements were compared, without those in ``undecided``.
         map: the errors over a wrong tensor that has dims.
         notes: sentences for the report, of what may be meant and may be wrong; the same from case to case.
-        steps: of finite differences, (step, largest error), smallest step first.
-        pool: for rules that pool over cases; left out of reports.
+        steps: (step, largest error) of finite differences, smallest step first.
+        pool: the sums for rules that pool over cases; left out of reports.
     """
 
     tensor: str

@@ -24,7 +24,7 @@ class Format:
     """A floating-point number format.
 
     Attributes:
-        name: in contracts, in case lines and on the command line; that of ``dtype`` if it has one.
+        name: the name in contracts, in case lines and on the command line; that of ``dtype`` if it has one.
         bits: the bits of the significand, the leading one included.
         lowest: the exponent of the smallest normal number, 2^lowest.
         largest: the largest finite number.

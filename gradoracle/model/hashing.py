@@ -51,7 +51,7 @@ def normal(seed: int, name: str, count: int) -> Floats:
     """``count`` float64 numbers of mean 0 and variance 1, nearly normal and within (-6, 6).
 
     Each is a sum of twelve 16-bit uniforms, made continuous by 32 finer bits: an integer below 2^52, centred and
-    scaled by 2^-48, so every bit is exact. The variance is 1 within 1e-9; the fourth moment is 2.9 in place of 3.
+    scaled by 2^-48, so every bit is exact. The variance is 1 within 1e-9; the fourth moment is 2.9, not 3.
     """
     stream, found = key(seed, name), np.empty(count)
     low = np.uint64(0x0000FFFF0000FFFF)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gradoracle.model.case import Case
+from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.finding import Finding, Formula
-from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
-from gradoracle.model.wrong_constant import WrongConstant
 
 Why = tuple[Reason, str]  # a kind of reason, and the sentence
 
@@ -28,7 +27,7 @@ class Job:
         located: whether to find the statement at which precision is lost, or the constant that is wrong, too.
         widened: whether to judge the kernel widened, on the CPU.
         formulas: whether to find edited definitions that give what the kernel gave.
-        seconds: after which no further property is begun.
+        seconds: the time after which no further property is begun.
     """
 
     kernel: str
@@ -66,7 +65,7 @@ class Compilation:
     """One kernel for one specialisation, as Triton itself writes it (``JITFunction.preload``).
 
     Attributes:
-        module: of the kernel.
+        module: the module of the kernel.
         function: its qualified name there.
         specialisation: types, constants and options, as JSON.
     """

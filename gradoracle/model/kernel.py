@@ -5,13 +5,34 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+from torch import Tensor, nn
 
 from gradoracle.model.case import Case
 from gradoracle.model.contract import Contract, default_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import Sizes, require_positive
 from gradoracle.model.modules import input_names, of_parameters
+from gradoracle.model.signature import Defined, OptionValue
+
+Tensors = dict[str, Tensor]
+Options = dict[str, object]
+Gradients = Sequence[Tensor | None]
+Vjp = Callable[[Tensors, Tensors, Options, object], Gradients]
+Jvp = Callable[[Tensors, Tensors, Options, object], tuple[Sequence[Tensor], Sequence[Tensor]]]
+Hvp = Callable[[Tensors, Tensors, Tensors, Options, object], Gradients]
+
+
+class Inputs(Protocol):
+    """What an algorithm is chosen by: a sample's inputs."""
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        """The inputs of the case, by name."""
+
+
+Algorithm = Callable[[str, Inputs, str, Mapping[str, object]], str]
 
 
 @dataclass(frozen=True)
@@ -23,7 +44,7 @@ class Kernel:
     their tangents one for each output, in order.
 
     Attributes:
-        name: in reports.
+        name: the name in reports.
         family: the name of the family whose definition it implements.
         call: ``call(*inputs, **options)`` with the family's inputs in order.
         vjp: explicit, ``vjp(inputs, cotangents, options, blocks) -> gradients``; None: ``torch.autograd``.
@@ -45,13 +66,13 @@ class Kernel:
             ``tiles(dtype, dims, blocks, order, arguments)``, with a configuration ("": the kernel's choice) and the
             order of the derivative.
         compiled_for: what decides for what the kernels of a case are compiled: cases for which it returns the same
-            share compilations. A run of N cases on a GPU has about N/5 such kinds; None: whatever is drawn.
+            share compilations. A run of N cases on a GPU has about N/5 such kinds; None: kinds are not limited.
         needs_cuda: whether it refuses tensors of the CPU; interpreted, it is given tensors that claim to be on CUDA.
         ieee_dots: whether the interpreter multiplies in IEEE float32 wherever it asks ``tl.dot`` for less, so that the
             error of TF32 hides no smaller one.
-        arguments: further keywords that are held fixed (``--arg``); ``call`` has them already, explicit derivatives and
+        arguments: other keywords that are held fixed (``--arg``); ``call`` has them already, explicit derivatives and
             further entry points get them among their options.
-        extras: for properties of its family: further entry points, such as ``stats`` of SDPA, and facts about
+        extras: what properties of its family use: other entry points, such as ``stats`` of SDPA, and facts about
             compilations.
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
         claims: the derivatives that it claims, and no other is judged; None: all of a shipped kernel, of another the
@@ -62,21 +83,21 @@ class Kernel:
 
     name: str
     family: str
-    call: Callable[..., Any]
-    vjp: Callable[..., Any] | None = None
-    jvp: Callable[..., Any] | None = None
-    hvp: Callable[..., Any] | None = None
+    call: Callable[..., object]
+    vjp: Vjp | None = None
+    jvp: Jvp | None = None
+    hvp: Hvp | None = None
     contracts: Mapping[str, Contract] = field(default_factory=dict)
-    algorithm: str | Callable[[str, Any, str, Mapping[str, Any]], str] = "definition"
+    algorithm: str | Algorithm = "definition"
     dtypes: tuple[str, ...] | None = None
     dims: Mapping[str, Sizes] = field(default_factory=dict)
-    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    options: Mapping[str, tuple[OptionValue, ...]] = field(default_factory=dict)
     deterministic: bool = False
     mutates: tuple[str, ...] = ()
     no_gradient: tuple[str, ...] = ()
-    blocks: Mapping[str, Any] = field(default_factory=dict)
+    blocks: Mapping[str, object] = field(default_factory=dict)
     fits: Callable[[str, Mapping[str, int]], Collection[str]] | None = None
-    tiles: Mapping[str, int] | Callable[[str, Mapping[str, int], str, int, Mapping[str, Any]], Mapping[str, int]] = (
+    tiles: Mapping[str, int] | Callable[[str, Mapping[str, int], str, int, Mapping[str, object]], Mapping[str, int]] = (
         field(default_factory=dict)
     )
     compiled_for: Callable[[Case], Hashable] | None = None
@@ -85,7 +106,7 @@ class Kernel:
     notes: tuple[str, ...] = ()
     needs_cuda: bool = False
     ieee_dots: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     claims: tuple[Derivative, ...] | None = None
 
     def is_judged(self, derivative: Derivative) -> bool:
@@ -115,12 +136,12 @@ class Kernel:
         """The number of elements in one tile of each dim for which the kernel declares it."""
         return self.tiles(dtype, dims, blocks, order, self.arguments) if callable(self.tiles) else self.tiles
 
-    def algorithm_of(self, dtype: str, sample: Any, blocks: str) -> str:
+    def algorithm_of(self, dtype: str, sample: Inputs, blocks: str) -> str:
         """The name of the algorithm whose order of roundings its budgets assume for a sample."""
         own = self.algorithm
         return own if isinstance(own, str) else own(dtype, sample, blocks, self.arguments)
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
+    def __call__(self, *inputs: object, **options: object) -> Any:
         """Run the kernel as its users do."""
         return self.call(*inputs, **options)
 
@@ -129,7 +150,7 @@ class Kernel:
 
 
 def kernel(
-    family: Any,
+    family: Defined,
     *,
     name: str | None = None,
     contracts: Mapping[str, Contract] | None = None,
@@ -139,15 +160,15 @@ def kernel(
     deterministic: bool = False,
     mutates: Sequence[str] = (),
     no_gradient: Sequence[str] = (),
-    blocks: Mapping[str, Any] | None = None,
+    blocks: Mapping[str, object] | None = None,
     tiles: Mapping[str, int] | None = None,
     needs_cuda: bool = False,
     ieee_dots: bool = False,
-    vjp: Callable[..., Any] | None = None,
-    jvp: Callable[..., Any] | None = None,
-    hvp: Callable[..., Any] | None = None,
+    vjp: Vjp | None = None,
+    jvp: Jvp | None = None,
+    hvp: Hvp | None = None,
     claims: Sequence[str] | None = None,
-) -> Callable[[Callable[..., Any]], Kernel]:
+) -> Callable[[Callable[..., object]], Kernel]:
     """Declare a callable as a kernel of a family: ``@kernel(rmsnorm, dims={"N": multiples(16)})``.
 
     The parameters of an nn.Module instance that require grad are given by the inputs of the same names, where
@@ -159,8 +180,9 @@ def kernel(
     """
     claimed = None if claims is None else claims_of(claims)
 
-    def build(function: Callable[..., Any]) -> Kernel:
-        function = of_parameters(function, family.signature) if input_names(function) else function
+    def build(function: Callable[..., object]) -> Kernel:
+        if isinstance(function, nn.Module) and input_names(function):
+            function = of_parameters(function, family.signature)
         supported, notes = accepted_options(family, function)
         label = str(name or getattr(function, "__name__", "kernel"))
         _require_dims(label, family, dims or {})
@@ -187,7 +209,7 @@ def claims_of(names: Iterable[str]) -> tuple[Derivative, ...]:
     return tuple(each for each in Derivative if each is Derivative.FORWARD or each.value in given)
 
 
-def _require_dims(label: str, family: Any, dims: Mapping[str, Sizes]) -> None:
+def _require_dims(label: str, family: Defined, dims: Mapping[str, Sizes]) -> None:
     """Check that a family has the dims that a kernel narrows; raises ValueError."""
     known = (*family.signature.dims, *family.signature.spreads)
     if unknown := [dim for dim in dims if dim not in known]:
@@ -195,7 +217,9 @@ def _require_dims(label: str, family: Any, dims: Mapping[str, Sizes]) -> None:
     require_positive(f"kernel {label}", dims)
 
 
-def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
+def accepted_options(
+    family: Defined, function: Callable[..., object]
+) -> tuple[dict[str, tuple[OptionValue, ...]], tuple[str, ...]]:
     """The options of a family that a callable does not take, by its signature, and a note where that cannot be read.
 
     Optional inputs that are passed by keyword count as options.
@@ -211,7 +235,8 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return _builtin_options(family, function, label)
+        note = f"the signature of {label} cannot be read, so no option of {family.name} is drawn"
+        return {name: () for name in options}, (note,) if options else ()
     positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -234,7 +259,7 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
     return {name: () for name in options if name not in named and not takes_any}, ()
 
 
-def _by_keyword(family: Any) -> list[str]:
+def _by_keyword(family: Defined) -> list[str]:
     """Names of the options and of the optional inputs that are passed by keyword."""
     inputs = [spec.name for spec in family.signature.inputs if spec.keyword and spec.optional]
     return [*(spec.name for spec in family.signature.options), *inputs]
@@ -245,12 +270,3 @@ def _written(parameters: Iterable[inspect.Parameter]) -> str:
     empty = inspect.Parameter.empty
     plain = [p.replace(annotation=empty, default=empty if p.default is empty else ...) for p in parameters]
     return str(inspect.Signature(plain)).replace("=Ellipsis", "=...")
-
-
-def _builtin_options(
-    family: Any, function: Callable[..., Any], label: str
-) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """No option is passed to a callable whose signature cannot be read; a note for the report."""
-    dropped: dict[str, tuple[Any, ...]] = {name: () for name in _by_keyword(family)}
-    note = f"the signature of {label} cannot be read, so no option of {family.name} is drawn"
-    return dropped, (note,) if dropped else ()

@@ -20,9 +20,9 @@ class Layout:
     """One way to lay a tensor out.
 
     Attributes:
-        name: in a case line.
+        name: the name in a case line.
         what: a description.
-        lay: makes the laid-out tensor from a contiguous one.
+        lay: the function that lays a contiguous tensor out.
         fits: whether a tensor of this shape in this layout differs from a contiguous one.
         repeats: whether several elements share an address.
     """

@@ -6,9 +6,10 @@ import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gradoracle.model.kernel import Kernel
@@ -51,7 +52,7 @@ def is_source(path: str, folder: str) -> bool:
     return not installed and (path == folder or path.startswith(folder + os.sep))
 
 
-def function_of(call: Any) -> Any:
+def function_of(call: Callable[..., object]) -> Callable[..., object]:
     """The function behind a callable: partials, wrappers and methods are unwrapped."""
     while isinstance(call, functools.partial):
         call = call.func

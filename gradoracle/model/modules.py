@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
-    from gradoracle.model.signature import Signature
+from gradoracle.model.signature import Signature
 
 
-def input_names(callee: Any) -> dict[str, tuple[str, Tensor]]:
+def input_names(callee: object) -> dict[str, tuple[str, Tensor]]:
     """The parameters of a module that require grad, by input name: (name in the module, value); none of a function."""
-    from torch import nn
-
     if not isinstance(callee, nn.Module):
         return {}
     return {n.replace(".", "_"): (n, p) for n, p in callee.named_parameters() if p.requires_grad}
 
 
-def of_parameters(module: Any, signature: Signature) -> Callable[..., Any]:
+def of_parameters(module: nn.Module, signature: Signature) -> Callable[..., object]:
     """A module as a function of a family's inputs, those of its parameters' names included.
 
     Raises:
@@ -35,7 +32,7 @@ def of_parameters(module: Any, signature: Signature) -> Callable[..., Any]:
             "the family; expected an input for each parameter that requires grad"
         )
 
-    def call(*tensors: Any, **options: Any) -> Any:
+    def call(*tensors: Tensor, **options: object) -> object:
         given = dict(zip(places, tensors, strict=True))
         own = {name: given.pop(name) for name in weights}
         return call_with(module, own, list(given.values()), options)
@@ -52,20 +49,17 @@ def of_parameters(module: Any, signature: Signature) -> Callable[..., Any]:
 
 
 def call_with(
-    callee: Callable[..., Any],
+    callee: Callable[..., object],
     parameters: Mapping[str, Tensor],
-    positional: Sequence[Any],
-    keyword: Mapping[str, Any],
+    positional: Sequence[object],
+    keyword: Mapping[str, object],
     *,
     wide: bool = False,
-) -> Any:
+) -> object:
     """Call a module with other parameters, by input name, or a function with them as keywords.
 
     ``wide``: the module's other float parameters and its float buffers take part as float64.
     """
-    from torch import nn
-    from torch.func import functional_call
-
     if not isinstance(callee, nn.Module):
         return callee(*positional, **keyword, **parameters)
     inside = {path: parameters[name] for name, (path, _) in input_names(callee).items() if name in parameters}

@@ -29,6 +29,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.severity import Severity
+from gradoracle.model.signature import Defined
 
 Judge = Callable[[Any], Iterable[Finding]]
 
@@ -69,7 +70,7 @@ class Families:
     """The families that a property belongs to: in words, and as a predicate of the family."""
 
     words: str
-    hold: Callable[[Any], bool] = field(compare=False)
+    hold: Callable[[Defined], bool] = field(compare=False)
 
 
 EVERY = Families("every family", lambda family: True)
@@ -85,19 +86,19 @@ class Property:
         because: why it holds.
         catches: the faults that it sees.
         cannot_catch: faults that it cannot see, and the property that does.
-        judge: yields at least one Finding on evidence that it applies to; none is an error of gradoracle.
+        judge: a function that yields at least one Finding on evidence it applies to; none is an error of gradoracle.
         needs: the derivatives of the kernel that it evaluates.
-        extras: those of the kernel (``Kernel.extras``) that it uses; it does not apply to kernels without them.
-        applies: returns None where it applies to a case and kernel, else the reason why not.
+        extras: the names of ``Kernel.extras`` that it uses; it does not apply to kernels without them.
+        applies: a function that returns None where it applies to a case and kernel, else the reason why not.
         one_in: it is judged on one case in this many, chosen by the case, because its variants cost kernel calls.
-        rank: of several violated properties of which none compares a tensor with the truth, the highest (most
-            specific) leads the report.
+        rank: the highest (most specific) of several violated properties leads the report, where none compares a tensor
+            with the truth.
         scope: "case" (once a case) or "kernel" (once a kernel and dtype, on the first case).
         decisive: each of its tensors must be decided on some case of each dtype, or the run is inconclusive.
-        families: those that have it; not those whose signature rules it out for every case.
+        families: the families it applies to.
         kind: what it compares.
-        cause: a name of ``causes.CAUSES`` that it points at where it alone is violated; "" for none.
-        severity: of each violation, whatever it looks like; None: that of the same property on the widened kernel.
+        cause: a name of ``fault.CAUSES`` that it points at where it alone is violated; "" for none.
+        severity: the severity of each violation; None: that of the same property on the widened kernel.
         derivative: the one that it is about, by default the highest of ``needs``; None: it is about none of them.
     """
 

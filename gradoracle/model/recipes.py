@@ -1,4 +1,4 @@
-"""Recipes: how the values of a tensor are drawn, named by a short text such as ``normal:3`` or ``ties``.
+"""Recipes: how the values of a tensor are sampled, named by a short text such as ``normal:3`` or ``ties``.
 
 A recipe makes float64 values from integer hashes; ``values`` rounds them to the dtype, once and to nearest even, by
 integer arithmetic, so that the tensor has the same bits on every machine and holds its values exactly.
@@ -13,14 +13,11 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradoracle.model import hashing
 from gradoracle.model.formats import DTYPES, FORMATS
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from gradoracle.model.hashing import Floats, Integers
 
 
 @dataclass(frozen=True)
@@ -59,13 +56,13 @@ class Draft:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to draw a float tensor.
+    """One way to sample a float tensor.
 
     Attributes:
-        name: in a case line.
+        name: the name in a case line.
         what: a description; ``p`` is the parameter.
-        draw: returns float64 values in row-major order.
-        continuous: whether values are drawn from a continuous distribution with a spread comparable to its mean, so
+        draw: the function that returns float64 values in row-major order.
+        continuous: whether values are sampled from a continuous distribution with a spread comparable to its mean, so
             that roundings do not line up (the local rule decides; else the worst case).
         parameter: its default; None where the recipe takes none.
         least: the smallest parameter allowed, excluded unless ``whole``.
@@ -83,7 +80,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class IndexRecipe:
-    """One way to draw an integer tensor with values low .. high; ``draw(shape, seed, name, low, high)``."""
+    """One way to sample an integer tensor with values low .. high; ``draw(shape, seed, name, low, high)``."""
 
     name: str
     what: str
@@ -177,7 +174,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
     }
 )
 
-# Drawn only where a joint recipe of a family or a case line names them: most definitions have no use for such values.
+# Used only where a joint recipe of a family or a case line names them: most definitions have no use for such values.
 NAMED_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {"forbidden": Recipe("forbidden", "normal, with about p of all elements -inf", _forbidden, True, 0.25)}
 )
@@ -240,7 +237,7 @@ def split(text: str) -> tuple[str, float | None]:
 
 
 def require_kind(text: str, name: str, *, integers: bool) -> None:
-    """Check that a recipe draws floats, or with ``integers`` integers.
+    """Check that a recipe makes floats, or with ``integers`` integers.
 
     Raises:
         ValueError: names the tensor and the recipes that fit it.
@@ -273,7 +270,7 @@ def is_continuous(text: str) -> bool:
 
 
 def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str) -> Tensor:
-    """A contiguous CPU tensor drawn by a recipe, the same bits on every machine.
+    """A contiguous CPU tensor by a recipe, the same bits on every machine.
 
     A tensor with magnitudes beyond the dtype's range is scaled down by the power of two that brings them inside
     (``extreme:1e6`` in float16), so that values stay finite and distinct; those of ``forbidden`` may be -inf.
@@ -292,10 +289,10 @@ def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str)
 
 
 def indices(text: str, shape: Sequence[int], low: int, high: int, *, seed: int, name: str) -> Tensor:
-    """A contiguous int64 CPU tensor with values low .. high drawn by a recipe of integers.
+    """A contiguous int64 CPU tensor with values low .. high by a recipe of integers.
 
     Raises:
-        ValueError: the recipe is unknown or draws floats, or the domain is empty.
+        ValueError: the recipe is unknown or makes floats, or the domain is empty.
     """
     require_kind(text, name, integers=True)
     if high < low:

@@ -27,7 +27,7 @@ class Unreadable(ValueError):
     """A document does not match its schema; the message names the place."""
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> Any:
     """A value as JSON can hold it: a dataclass becomes its fields by ``key_of``, an unknown object its text."""
     if isinstance(value, Enum):
         return to_plain(value.value)
@@ -52,14 +52,14 @@ def key_of(field: dataclasses.Field[Any]) -> str:
     return str(field.metadata.get("key", field.name))
 
 
-def from_plain(kind: type[T], value: Any, place: str = "") -> T:
+def from_plain(kind: type[T], value: object, place: str = "") -> T:
     """Read a value of type ``kind`` from what ``to_plain`` made of one.
 
     Keys that a dataclass does not have are ignored; missing ones take the field's default.
 
     Args:
         kind: a dataclass, or a type hint made of dataclasses and values of JSON.
-        value: as ``json.loads`` returns it.
+        value: the value as ``json.loads`` returns it.
         place: what error messages call the value; by default the name of ``kind``.
 
     Raises:
@@ -68,7 +68,7 @@ def from_plain(kind: type[T], value: Any, place: str = "") -> T:
     return _read(kind, value, place or getattr(kind, "__name__", str(kind)))  # type: ignore[no-any-return]
 
 
-def _read(kind: Any, value: Any, place: str) -> Any:
+def _read(kind: Any, value: object, place: str) -> Any:
     origin = typing.get_origin(kind)
     if kind is Any:
         return value
@@ -89,7 +89,7 @@ def _read(kind: Any, value: Any, place: str) -> Any:
     return _scalar(kind, value, place)
 
 
-def _either(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
+def _either(kinds: tuple[Any, ...], value: object, place: str) -> Any:
     """The value as the first of several types that accepts it; else the complaint of the first."""
     if value is None and type(None) in kinds:
         return None
@@ -103,7 +103,7 @@ def _either(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
     raise first or _wrong(place, "nothing", value)
 
 
-def _items(kinds: tuple[Any, ...], value: Any, place: str) -> list[Any]:
+def _items(kinds: tuple[Any, ...], value: object, place: str) -> list[Any]:
     """The items of a list whose type arguments are ``kinds``: ``(X,)``, ``(X, ...)``, or one for each item."""
     if not isinstance(value, list):
         raise _wrong(place, "a list", value)
@@ -114,13 +114,13 @@ def _items(kinds: tuple[Any, ...], value: Any, place: str) -> list[Any]:
     return [_read(each, item, f"{place}[{i}]") for i, (each, item) in enumerate(zip(kinds, value, strict=True))]
 
 
-def _object(value: Any, place: str) -> dict[str, Any]:
+def _object(value: object, place: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise _wrong(place, "an object", value)
     return value
 
 
-def _dataclass(kind: Any, value: dict[str, Any], place: str) -> Any:
+def _dataclass(kind: Any, value: dict[str, object], place: str) -> Any:
     hints, given = _hints(kind), {}
     for field in dataclasses.fields(kind):
         key = key_of(field)
@@ -145,6 +145,6 @@ def _scalar(kind: Any, value: Any, place: str) -> Any:
     return value
 
 
-def _wrong(place: str, expected: str, value: Any) -> Unreadable:
+def _wrong(place: str, expected: str, value: object) -> Unreadable:
     shown = repr(value)
     return Unreadable(f"{place} is {shown if len(shown) <= 60 else f'{shown[:57]}...'}; expected {expected}")

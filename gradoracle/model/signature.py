@@ -12,14 +12,14 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
-from gradoracle.model.constraints import Constraints
-from gradoracle.model.dims import dim_names, is_spread, size, spread
+from gradoracle.model.dims import Sizes, dim_names, is_spread, size, spread
 
 V = TypeVar("V")
+OptionValue = None | bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ _KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a 
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """A keyword option that is no tensor: its default, and the values that cases draw (the default first)."""
+    """A keyword option that is no tensor: its default, and its values in cases (the default first)."""
 
     name: str
-    default: Any
-    values: tuple[Any, ...]
+    default: OptionValue
+    values: tuple[OptionValue, ...]
 
-    def expected(self, value: Any) -> str:
-        """What is expected in place of a value; "" where it has the type of the default or of a drawn value.
+    def expected(self, value: object) -> str:
+        """What is expected instead of a value; "" where it has the type of the default or of a value in cases.
 
         int and float count as one type. Where the only known value is None, any type is accepted.
         """
@@ -72,12 +72,128 @@ class OptionSpec:
 
 
 @dataclass(frozen=True)
+class Constraints:
+    """The constraints that every case of a family keeps.
+
+    Attributes:
+        divides: dim -> the dim that it divides, such as key heads and query heads.
+        together: groups of optional inputs that are all given or all absent.
+        alternatives: groups of optional inputs; a case gives exactly one of each.
+    """
+
+    divides: Mapping[str, str] = field(default_factory=dict)
+    together: tuple[tuple[str, ...], ...] = ()
+    alternatives: tuple[tuple[str, ...], ...] = ()
+
+    def settled(
+        self, dims: Mapping[str, int], sizes: Mapping[str, Sizes], fixed: Collection[str] = ()
+    ) -> dict[str, int]:
+        """The sizes, changed so that ``divides`` holds: by default a divisor becomes the next smaller one that fits.
+
+        Args:
+            dims: size by dim.
+            sizes: the domain of each dim.
+            fixed: dims that keep their size where the other one can change.
+
+        Raises:
+            ValueError: no sizes of the two dims fit each other.
+        """
+        found = dict(dims)
+        for part, whole in self.divides.items():
+            small, large = found[part], found[whole]
+            if large % small == 0:
+                continue
+            multiples = [n for n in range(small, sizes[whole].biggest + 1, small) if n in sizes[whole]]
+            divisors = [n for n in range(1, large + 1) if large % n == 0 and n in sizes[part]]
+            if multiples and (not divisors or (part in fixed and whole not in fixed)):
+                found[whole] = max((n for n in multiples if n <= large), default=multiples[0])
+            elif divisors:
+                found[part] = max((n for n in divisors if n <= small), default=divisors[0])
+            else:
+                raise ValueError(f"no size of {part} ({sizes[part]}) divides a size of {whole} ({sizes[whole]})")
+        return found
+
+    def complete(self, given: Mapping[str, V]) -> dict[str, V]:
+        """The given inputs without those whose companions are absent."""
+        lone = {name for group in self.together if not set(group) <= given.keys() for name in group}
+        return {name: value for name, value in given.items() if name not in lone}
+
+    def companions(self, name: str) -> tuple[str, ...]:
+        """The inputs that are given together with ``name``, itself included."""
+        return next((group for group in self.together if name in group), (name,))
+
+    def others(self, name: str) -> tuple[str, ...]:
+        """The alternatives to ``name``."""
+        return next((tuple(n for n in group if n != name) for group in self.alternatives if name in group), ())
+
+    def comparable(self, low: str, high: str) -> bool:
+        """Whether dim ``low`` can be smaller than ``high``: a dim is never smaller than one that divides it."""
+        return self.divides.get(high) != low
+
+    def require(self, dims: Mapping[str, int], given: Collection[str]) -> None:
+        """Check that a case keeps the constraints.
+
+        Raises:
+            ValueError: says what the case gives and what is expected.
+        """
+        if unmet := self.unmet(dims, given):
+            raise ValueError(f"the case gives {unmet}")
+
+    def unmet(self, dims: Mapping[str, int], given: Collection[str]) -> str:
+        """The first constraint that sizes and given inputs break, in words; "" if there is none."""
+        for part, whole in self.divides.items():
+            if dims[whole] % dims[part]:
+                return f"{part}={dims[part]} and {whole}={dims[whole]}; expected a {part} that divides {whole}"
+        for group in self.together:
+            there, missing = ([n for n in group if (n in given) is present] for present in (True, False))
+            if there and missing:
+                return f"{', '.join(there)} and not {', '.join(missing)}; expected all of them or none"
+        for group in self.alternatives:
+            there = [name for name in group if name in given]
+            if len(there) != 1:
+                return f"{' and '.join(there) or 'none'} of {', '.join(group)}; expected exactly one of them"
+        return ""
+
+
+def constrained(
+    name: str,
+    dims: Sequence[str],
+    optional: Sequence[str],
+    divides: Mapping[str, str],
+    together: Sequence[Sequence[str]],
+    alternatives: Sequence[Sequence[str]] = (),
+) -> Constraints:
+    """The constraints of a family.
+
+    Raises:
+        ValueError: they name an unknown dim, or an input that is not optional.
+    """
+    unknown = [dim for pair in divides.items() for dim in pair if dim not in dims]
+    if unknown:
+        raise ValueError(
+            f"family {name}: divides names {', '.join(unknown)}; expected some of its dims {', '.join(dims)}"
+        )
+    for option, groups in (("together", together), ("alternatives", alternatives)):
+        needed = [each for group in groups for each in group if each not in optional]
+        if needed:
+            expected = (
+                f"expected some of its optional inputs {', '.join(optional)}"
+                if optional
+                else "it has no optional inputs"
+            )
+            raise ValueError(f"family {name}: {option} names {', '.join(needed)}; {expected}")
+    return Constraints(
+        dict(divides), tuple(tuple(group) for group in together), tuple(tuple(group) for group in alternatives)
+    )
+
+
+@dataclass(frozen=True)
 class Signature:
     """Inputs in the order of the call, outputs in the order of the return, options by keyword.
 
     Attributes:
-        outputs: of floats, which have derivatives.
-        all_outputs: those of integers too, in the order of the return; () where there are none.
+        outputs: the outputs of floats, which have derivatives.
+        all_outputs: the outputs of integers too, in the order of the return; () where there are none.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -100,7 +216,7 @@ class Signature:
     def dims(self) -> tuple[str, ...]:
         """Every named dim in order of appearance, those that occur only in an expression included.
 
-        Those of ``*NAME`` too, of which a case may lack the last ones.
+        Those of ``*NAME`` too; a case may lack the last ones.
         """
         found: dict[str, None] = {}
         for spec in (*self.inputs, *self.outputs):
@@ -142,26 +258,26 @@ class Signature:
                 found[group] = (*found.get(group, ()), spec)
         return tuple(found.values())
 
-    def returned(self, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+    def returned(self, options: Mapping[str, object]) -> tuple[TensorSpec, ...]:
         """The outputs that are returned under these options; an option that is left out has its default."""
         if not any(spec.asked_by for spec in self.outputs):
             return self.outputs
         known = {spec.name: spec.default for spec in self.options} | dict(options)
         return tuple(spec for spec in self.outputs if not spec.asked_by or known[spec.asked_by])
 
-    def all_returned(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+    def all_returned(self, options: Mapping[str, object]) -> tuple[str, ...]:
         """The names of all outputs that are returned under these options, those of integers included."""
         everything = replace(self, outputs=self.all_outputs or self.outputs)
         return tuple(spec.name for spec in everything.returned(options))
 
-    def without_absent(self, draws: Mapping[str, V], options: Mapping[str, Any]) -> dict[str, V]:
-        """The draws without the cotangents of outputs that are not returned under these options."""
+    def without_absent(self, draws: Mapping[str, V], options: Mapping[str, object]) -> dict[str, V]:
+        """``draws`` without the cotangents of outputs that are not returned under these options."""
         there = self.returned(options)
         absent = {cotangent_name(spec.name) for spec in self.outputs if spec not in there}
         return {name: value for name, value in draws.items() if name not in absent}
 
-    def require(self, dims: Mapping[str, int], draws: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Check that a case keeps the constraints and draws no cotangent of an output that is not returned.
+    def require(self, dims: Mapping[str, int], draws: Mapping[str, object], options: Mapping[str, object]) -> None:
+        """Check that a case keeps the constraints and has no cotangent of an output that is not returned.
 
         Raises:
             ValueError: says what the case gives and what is expected.
@@ -178,6 +294,18 @@ class Signature:
     def input(self, name: str) -> TensorSpec:
         """The input of that name; KeyError otherwise."""
         return {spec.name: spec for spec in self.inputs}[name]
+
+
+class Defined(Protocol):
+    """What kernels and properties know of a family: its name and its signature."""
+
+    @property
+    def name(self) -> str:
+        """The name of the family."""
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of its definition."""
 
 
 def cotangent_name(output: str) -> str:
@@ -210,8 +338,8 @@ def undifferentiated(tensor: str) -> str:
     return tensor.removeprefix(_JVP)
 
 
-def _values_near(default: object) -> tuple[Any, ...]:
-    """The values of an option of which only the default is known: a kernel that ignores the option must be seen.
+def _values_near(default: object) -> tuple[OptionValue, ...]:
+    """The values of an option where only the default is known: a kernel that ignores the option must be seen.
 
     Three quarters of a float lie where the default does: a probability stays one, an exponent of 1.5 or 2 above 1.
     """
@@ -223,10 +351,10 @@ def _values_near(default: object) -> tuple[Any, ...]:
 
 
 def read_signature(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     *,
     outputs: Sequence[str] | None = None,
-    options: Mapping[str, Sequence[Any]] | None = None,
+    options: Mapping[str, Sequence[OptionValue]] | None = None,
     optional_outputs: Mapping[str, str] | None = None,
 ) -> Signature:
     """Read the signature of an annotated definition.
@@ -234,7 +362,7 @@ def read_signature(
     Args:
         function: its tensor parameters and its return are annotated with jaxtyping.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...`` of a tuple.
-        options: for each option the values of cases. Of an option not named here, a bool has both values, a float
+        options: the values of each option in cases. Of an option not named here, a bool has both values, a float
             other than 0 its default and three quarters of it, all others their default.
         optional_outputs: output -> the bool option without which it is not returned.
 
@@ -343,7 +471,7 @@ def _require_optional(
         )
 
 
-def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:
+def _tensor(annotation: object) -> tuple[tuple[str, ...], str, bool, str] | None:
     """(dims, kind, optional, fixed dtype) of a jaxtyping annotation, None for anything else."""
     optional = False
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):

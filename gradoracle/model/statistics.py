@@ -50,7 +50,7 @@ class Measurements:
         spread: dtype -> the number of tensors with an rms error, in sigma, in each bin: up to 2^-10, then by factors of
             the square root of two up to 8, and above. 1 is one standard deviation of what rounding explains.
         growth: the largest error against the size of ``dim``, of tensors that the local rule judges.
-        convergence: of central differences of the VJP to the HVP, for some of all gradients.
+        convergence: curves of central differences of the VJP to the HVP, for some of all gradients.
         differences: the number of all these gradients.
     """
 

@@ -1,5 +1,7 @@
 """Sums: the totals over the cases of a run or of one part of it; parts of one plan are added by ``+``.
 
+Shard: what the report of one part adds to its verdicts, its sums among them, so that all parts can be merged.
+
 Plain data. A place is that of a case in the stream of the whole plan, from 0: the first place of something depends
 neither on which part saw it nor on the order in which results arrive.
 """
@@ -15,6 +17,7 @@ from gradoracle.model.finding import Pool
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import NAMED_PROPERTY
 
+EXPECTED = "expected reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
 TELLING = 8  # violating cases that a verdict keeps
 
 
@@ -54,25 +57,25 @@ class Sums:
     """The totals of one property on one kernel and dtype.
 
     Attributes:
-        property_name, kernel, dtype: of the verdict.
+        property_name, kernel, dtype: the key of the verdict.
         statuses: cases, by status.
         reasons: cases that were refused or not checked, by reason.
         kinds: the kind of each reason.
         refusals: cases that were refused, by message.
         notes: cases, by note.
-        decided: by tensor, the number of cases on which it was decided.
-        left: by tensor, why it was not.
-        sensitivities: of every tensor that has one.
+        decided: the number of cases on which a tensor was decided, by tensor.
+        left: the reason why it was not, by tensor.
+        sensitivities: the sensitivity of every tensor that has one.
         error: the largest error / budget.
         in_sigma: the largest error in sigma.
-        pools: by tensor, the sums of the pooled rules.
+        pools: the sums of the pooled rules, by tensor.
         pooled: the number of tensors in them.
         held: the line of the first case on which the property held; "" if there is none.
         telling: the violating cases with the most elements, in descending order.
         severities: violating cases, by severity; of those that are wrong the first alone.
         undecided: violating cases whose severity is undecided, by reason.
         presets: violating cases that are not wrong, by the preset that explains them; "" if none does.
-        off: by tensor, how far its formula is off, where that is less than the dtype shows.
+        off: the distance by which a tensor's formula is off, by tensor, where that is less than the dtype shows.
         detached: the line of the first case whose outputs do not require grad; "" if there is none.
     """
 
@@ -105,7 +108,7 @@ class Sums:
 
     @property
     def detachments(self) -> list[tuple[str, Seen]]:
-        """What was said of outputs that do not require grad, and on which cases, in stream order."""
+        """Reasons about outputs that do not require grad, and their cases, in stream order."""
         return [each for each in in_order(self.reasons) if self.kinds.get(each[0]) is Reason.DETACHED]
 
     def __add__(self, other: Sums) -> Sums:
@@ -138,6 +141,45 @@ class Sums:
             {name: max(each.off.get(name, 0.0) for each in (self, other)) for name in {**self.off, **other.off}},
             min((each for each in (self, other) if each.detached), key=_first_detached, default=self).detached,
         )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a run.
+
+    Attributes:
+        part, parts: the I and N of ``--shard I/N``.
+        asked: the options that verdicts depend on, other than target, device and seed, as on the command line.
+        stream: a digest of all cases of the whole run with the properties that fall on each.
+        cases: their number.
+        files: digests of the files of the kernels, their definition and properties, by path in the working tree.
+        packages: versions of the installed packages that these come from, by name.
+        require: globs of properties that must have been checked.
+        decisive: properties whose every tensor must be decided.
+        commands: the command that repeats the whole run, without the property, by kernel.
+        sizes: how a user states which sizes the definition is meant for.
+        first: the place of the first case of each coverage goal and of each message in ``refusals``.
+        undefined: errors of the definition, one sentence for each case, by place.
+        sums: the sums in the order of the verdicts.
+    """
+
+    part: int
+    parts: int
+    asked: dict[str, str]
+    stream: str
+    cases: int
+    files: dict[str, str]
+    packages: dict[str, str]
+    require: tuple[str, ...]
+    decisive: tuple[str, ...]
+    commands: dict[str, str]
+    sizes: str
+    first: dict[str, int]
+    undefined: dict[str, str]
+    sums: tuple[Sums, ...]
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.parts}"
 
 
 def order_of_telling(case: Telling) -> tuple[int, int]:

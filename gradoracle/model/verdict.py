@@ -9,17 +9,16 @@ from enum import Enum
 from gradoracle.model import exit_codes
 from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.fault import Fault, VerdictKey
 from gradoracle.model.finding import NO_FORMULA, Finding, Formula
 from gradoracle.model.location import Location
-from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.model.severity import Severity
-from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
-from gradoracle.model.wrong_constant import WrongConstant
+from gradoracle.model.sums import Shard
 
 
 class Status(str, Enum):
@@ -47,10 +46,10 @@ class Counterexample:
 
     Attributes:
         case: one line that replays anywhere.
-        findings: of each tensor of the case.
+        findings: the findings of each tensor of the case.
         shrunk_from: the first such case, where shrinking found a smaller one.
         shrink_note: why the case may not be the smallest.
-        message: of a crash, what the process did; of a violation, what explains it; of an error, what was raised.
+        message: what the process did (a crash), what explains the violation, or what was raised (an error).
         command: reproduces it where replaying the case does not.
         pooled: whether only all cases of a dtype together show it, each being within its own budget; ``case`` is the
             first of them.
@@ -58,10 +57,10 @@ class Counterexample:
             nothing was shrunk.
         formula: an edited definition that gives what the kernel gave on several cases, where one was found.
         further: the violated ones on the cases with the most elements.
-        trace: of an error, its traceback.
+        trace: the traceback of an error.
         preset: another precision contract under which the property would hold.
         unexplained: whether all others of the dtype were tried, and none explains it.
-        severity: of this case, where that was asked for.
+        severity: the severity of this case, where that was asked for.
         undecided: why it is not known whether it stays with every float in float64.
         loss: the statement at which precision is lost, where one was found.
         constant: whose value explains what is wrong, where one was found.
@@ -180,7 +179,7 @@ class Report:
     seconds_compiling: float = 0.0  # summed over processes, where kernels are compiled
     longest_compilation: float = 0.0  # seconds of the longest one
     claims: dict[str, dict[str, str]] = field(default_factory=dict)  # kernel -> derivative -> as in ``model.claims``
-    narrowed: dict[str, str] = field(default_factory=dict)  # kernel -> the dims of which it supports fewer sizes
+    narrowed: dict[str, str] = field(default_factory=dict)  # kernel -> the dims whose sizes it supports in part
     fail_on: Severity | None = None  # the least severity for which the exit code is 1; None: as ``Verdict.counts``
 
     @property

@@ -35,7 +35,7 @@ from gradoracle.mutation.record import Earlier, MutationRecord, fingerprint, rea
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.mutation.specialisations import Specialisation
 from gradoracle.mutation.trial import SLOW, Rehearsal, Trial, Unmutated
-from gradoracle.project.request import Progress, Request, Silent
+from gradoracle.project.request import Progress, Request
 from gradoracle.project.target import Target, resolve
 
 MUTANTS = 120
@@ -118,7 +118,7 @@ class Found:
         return score(self.outcomes)
 
 
-def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: Silent()) -> Found:
+def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: Progress()) -> Found:
     """Plant, try, score.
 
     Args:

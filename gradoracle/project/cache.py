@@ -40,7 +40,7 @@ class Cache:
     Args:
         kind: the subfolder of these entries.
         root: the cache folder; None: no cache.
-        tell: gets one message about a damaged entry and one about the folder, at most.
+        tell: a function that gets one message about a damaged entry and one about the folder, at most.
     """
 
     def __init__(self, kind: str, root: Path | None, tell: Callable[[str], None] = tell) -> None:

@@ -14,6 +14,8 @@
     dim = { D = [64, 128], T = "1:4096" }
 
 Settings are those of ``gradoracle check`` by the names of its options. An unknown key is an error.
+The most specific setting wins: the command line, then its profile, then the kernel, then the project. For settings by
+name (contract, arg, dim) this applies to each name.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from gradoracle.model.errors import UsageError
-from gradoracle.project import settings, toml
+from gradoracle.project import toml
 from gradoracle.project.options import OPTIONS, Form
-from gradoracle.project.settings import Setting, Settings
+from gradoracle.project.values import like, of_tensor
+
+Setting = str | list[str]  # a word, or the words of a repeatable option
+Settings = Mapping[str, Setting]
 
 FILE = "pyproject.toml"
 PROFILES: Mapping[str, Settings] = {"fast": {"examples": "30"}}  # unless the project has its own
@@ -51,8 +56,8 @@ class Config:
 
     Attributes:
         file: the pyproject.toml; None if there is none with a ``[tool.gradoracle]``.
-        settings: of all kernels.
-        kernels: by name, in order.
+        settings: the settings of all kernels.
+        kernels: the kernels by name, in order.
         profiles: settings by name, for ``--profile``.
         known_failures: the file of known failures; None if none is named.
     """
@@ -119,6 +124,40 @@ def read(file: Path, folder: Path) -> Config:
     return EMPTY if table is None else _Reader(file, folder).config(table)
 
 
+def together(layers: Sequence[Settings]) -> dict[str, Setting]:
+    """The settings of several layers together, the most specific layer last."""
+    found: dict[str, Setting] = {}
+    for layer in layers:
+        for name, setting in layer.items():
+            below = found.get(name)
+            if OPTIONS[name].form is Form.BY_NAME and isinstance(setting, list) and isinstance(below, list):
+                own = {word.partition("=")[0].strip() for word in setting}
+                setting = [*(word for word in below if word.partition("=")[0].strip() not in own), *setting]
+            found[name] = setting
+    return found
+
+
+def fields(settings: Settings) -> dict[str, Any]:
+    """The settings as fields of a Request.
+
+    Raises:
+        UsageError: a value is invalid or out of range; names the option.
+    """
+    own = {name: setting for name, setting in settings.items() if name not in ("reference", "like")}
+    reference, example = (str(settings[name]) if name in settings else None for name in ("reference", "like"))
+    if reference is None and example is None:
+        return {OPTIONS[name].field: OPTIONS[name].read(setting) for name, setting in own.items()}
+    if reference is None or example is None:
+        given, other = ("--reference", "--like") if example is None else ("--like", "--reference")
+        raise UsageError(f"{given} goes with {other}; expected both: a reference, and an example of the arguments")
+    if "family" in own:
+        raise UsageError("--reference cannot be combined with --family: each says what the kernel computes")
+    words = [word for word in own.get("dim", ()) if of_tensor(word)]
+    own["dim"] = [word for word in own.get("dim", ()) if word not in words]
+    own["family"] = like(reference, example, words)
+    return {OPTIONS[name].field: OPTIONS[name].read(setting) for name, setting in own.items()}
+
+
 def _shown(file: Path, folder: Path | None = None) -> str:
     """A file's path relative to a folder, by default the current one."""
     return Path(os.path.relpath(file, folder)).as_posix()
@@ -165,7 +204,7 @@ class _Reader:
         found = {key: self._setting(key, place, value) for key, value in table.items()}
         for key, setting in found.items():
             try:
-                settings.fields({key: setting})
+                fields({key: setting})
             except UsageError as error:
                 raise UsageError(f"{self._where(place)}: {error}") from None
         return found

@@ -39,8 +39,8 @@ def closure(
 
     Args:
         files: Python files; those outside ``root`` count for what they import.
-        root: of the working tree.
-        folders: further folders to find modules in, such as that of a project below ``root``.
+        root: the top folder of the working tree.
+        folders: other folders to find modules in, such as that of a project below ``root``.
         known: a cache of imports for this tree and these folders, which must not change in between.
     """
     root, search, known = root.resolve(), tuple(folders), {} if known is None else known

@@ -18,8 +18,7 @@ from gradoracle.model.family import IndexDomain
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.modules import input_names
 from gradoracle.model.signature import TensorSpec
-from gradoracle.project.example import bound, parts_of, require_tensors, seeded
-from gradoracle.project.example_dims import Corrections, Shapes
+from gradoracle.project.example import Corrections, Shapes, bound, dtype_of, parts_of, require_tensors, seeded, spec_of
 from gradoracle.project.target import called, looked_up
 
 _LITERALS = (bool, int, float, str, type(None))
@@ -52,7 +51,7 @@ def new_family(text: str, example: str | None, file: str) -> str:
 
     Args:
         text: the kernel, ``mine.py:kernel`` or ``package.module:kernel``.
-        example: of its arguments, as for ``--like``; None: read from its parameters.
+        example: an example of its arguments, as for ``--like``; None: read from its parameters.
         file: the file that the text is for.
 
     Raises:
@@ -115,17 +114,17 @@ def _from_example(kernel: Any, given: Any, text: str) -> _Read:
         options[name] = value
     shapes = Shapes(Corrections())
     shapes.read({n: tuple(t.shape) for n, t in tensors.items()})
-    floats = [str(t.dtype)[6:] for t in tensors.values() if t.is_floating_point()]
+    floats = [dtype_of(t) for t in tensors.values() if t.is_floating_point()]
     case = min(floats, key=list(DTYPES).index, default="float32")
-    domains = {n: shapes.domain(n, t) for n, t in tensors.items() if not t.is_floating_point()}
-    domains = {n: value for n, value in domains.items() if tensors[n].dtype is not torch.bool}
-    specs = [_spec(n, shapes.dims[n], t, case) for n, t in tensors.items()]
+    whole = {n: t for n, t in tensors.items() if not t.is_floating_point() and t.dtype is not torch.bool}
+    domains = {n: shapes.domain(n, t) for n, t in whole.items()}
+    specs = [spec_of(n, shapes.dims[n], t, case) for n, t in tensors.items()]
     try:
         with torch.no_grad():
             positional, keyword = arguments.with_tensors({})
             returned = kernel(*positional, **keyword)
         parts = parts_of(returned)
-        results = [_spec(f"out{n}", shapes.result("", tuple(t.shape)), t, case) for n, t in enumerate(parts)]
+        results = [spec_of(f"out{n}", shapes.result("", tuple(t.shape)), t, case) for n, t in enumerate(parts)]
     except Exception as error:
         first = next(s for s in specs if s.kind == "float")
         remark = f"  # correct the result: the kernel raised {first_line(error)[:60]}"
@@ -154,13 +153,6 @@ def _from_parameters(kernel: Any, text: str) -> _Read:
     if not specs:
         raise TargetError(f"{text} has no parameter without a default, so no tensor; give an example with --like")
     return specs, {}, options, [TensorSpec("out", ("B", "N"))], "  # correct the dims: no example was given"
-
-
-def _spec(name: str, dims: tuple[str, ...], tensor: Tensor, case: str) -> TensorSpec:
-    dtype = str(tensor.dtype)[6:]
-    if tensor.is_floating_point():
-        return TensorSpec(name, dims, dtype="" if dtype == case else dtype)
-    return TensorSpec(name, dims, "int", dtype=dtype)
 
 
 def _domain(domain: IndexDomain) -> str:

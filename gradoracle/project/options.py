@@ -31,19 +31,20 @@ class Option:
     """One option of a check.
 
     Attributes:
-        name: after ``--`` on the command line, and in pyproject.toml.
-        read: makes the field's value of the word, or of the words of a repeatable option; raises UsageError.
-        metavar: stands for the value in ``--help``.
+        name: the name after ``--`` on the command line, and in pyproject.toml.
+        read: a function that makes the field's value of the word, or of the words of a repeatable option, or raises
+            UsageError.
+        metavar: a word for the value in ``--help``.
         help: a sentence for ``--help``.
         default: the word for the default, where there is one.
         form: how often it may be given.
-        example: of its value in pyproject.toml.
-        words: makes words of the field's value, one for each time that the option is given.
+        example: an example of its value in pyproject.toml.
+        words: a function that makes words of the field's value, one for each time that the option is given.
         decides: whether verdicts depend on it; they also depend on the target, the device and the seed.
         joined: whether a word may hold several values, separated by commas, and be given more than once.
         in_file: whether pyproject.toml may set it.
         of_kernel: whether only the table of a kernel may set it there.
-        field: of a Request; by default ``parameter``.
+        field: the field of a Request; by default ``parameter``.
     """
 
     name: str

@@ -34,7 +34,7 @@ def outputs(words: Sequence[str], formats: Mapping[str, Sequence[str]]) -> list[
 
     Args:
         words: the command line.
-        formats: those that the command has, each with the packages that it needs.
+        formats: the formats that the command has, each with the packages that it needs.
 
     If every view goes to a file, the terminal view is printed too. Each file is opened here, so that one that cannot be
     written is an error before anything runs, and so is a format whose packages are not installed.

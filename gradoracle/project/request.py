@@ -23,13 +23,13 @@ class Request:
         family: the definition that an outside callable claims to implement.
         device: auto, cpu or cuda.
         dtypes: None: those of the family that the kernel supports.
-        contracts: dtype -> preset, in place of the kernel's own.
-        claims: the derivatives that are judged, in place of what the kernel claims.
+        contracts: dtype -> preset, instead of the kernel's own.
+        claims: the derivatives that are judged, instead of those that the kernel claims.
         arguments: options held fixed, and further keywords that are passed on.
         dims: narrower sizes, by dim.
         inputs: a file of saved tensors, ``torch.save({"q": q, ...}, path)``, that replaces the stream by one case:
             inputs by name, cotangents as ``d`` and the output's name, tangents as ``t`` and the input's; missing ones
-            are drawn. Where such values come from is unknown, so roundings may line up (worst case).
+            are sampled. Where such values come from is unknown, so roundings may line up (worst case).
         oracle: auto, float64, certified or mpmath.
         examples: how many cases in all.
         seconds: begin no further case or property after this time, and end a call that still runs
@@ -38,7 +38,7 @@ class Request:
         fail_on: the least severity for which a violation counts; None: as ``Verdict.counts``.
         call_seconds: a kernel call that takes longer is run once more, alone and with twice the time, and then counts
             as hung; None: ``setup.CALL_SECONDS``.
-        seed: of the stream.
+        seed: the seed of the stream.
         property: only properties that match one of these globs, separated by commas.
         not_property: globs of properties that are not checked, which the report says.
         require: globs of properties that must have been checked.
@@ -46,14 +46,14 @@ class Request:
         workers: how many processes, among which several GPUs are shared out; None: one for each core that this process
             may use, at most 32, and at least one for each GPU; 0: kernels run in this process, unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
-        scheduler: address of a dask cluster's scheduler, where cases run in place of ``workers``.
+        scheduler: address of a dask cluster's scheduler, where cases run instead of in ``workers``.
         shrink_seconds: how long violating cases are shrunk, in all, and for a third of that judged under other presets;
             None: the default of ``check.minimise``. 0: they are reported as they were found.
-        shrink_tries: on how many cases, in all, kernels may run to shrink the leading verdicts of the faults; other
-            verdicts are reported as they were found. With enough seconds, a report then does not depend on the speed
-            of the machine. None: any number, for every verdict.
+        shrink_tries: the number of cases, in all, on which kernels may run to shrink the leading verdicts of the
+            faults; other verdicts are reported as they were found. With enough seconds, a report then does not depend
+            on the speed of the machine. None: any number, for every verdict.
         places: the projects that the kernels and their judge come from, if not both are the current folder.
-        called_in: a folder of which the functions that run on a case are recorded, on the CPU.
+        called_in: a folder whose functions are recorded as they run on a case, on the CPU.
 
     Raises:
         UsageError: ``call_seconds`` is not a positive, finite number, or options exclude one another.
@@ -133,7 +133,3 @@ class Progress:
 
     def close(self) -> None:
         """The run is over."""
-
-
-class Silent(Progress):
-    """Shows nothing."""

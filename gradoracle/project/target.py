@@ -1,25 +1,30 @@
 """Target: the kernels and the definition that a TARGET on the command line names.
 
-Resolution depends only on its two strings, so that a worker process resolves the same target again.
+Resolution depends only on its two strings, so that a worker process resolves the same target again. A user's file is
+imported anew for each version of the file.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
+import linecache
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 from urllib.parse import unquote
 
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
-from gradoracle.project.imported_file import import_failure, import_file, reason
 from gradoracle.project.shipped_names import KERNELS, SHIPPED, family_names
 from gradoracle.project.values import LIKE
 
@@ -35,7 +40,7 @@ class Target:
 
     Attributes:
         family: whose definition the kernels claim to implement.
-        kernels: at least one.
+        kernels: the kernels, at least one.
         source: the user's file; None for shipped and installed kernels.
         label: the TARGET as given.
     """
@@ -64,7 +69,7 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
             ``package.module:callable``.
         family: a shipped name, ``path/to/file.py:family`` or ``package.module:family``; needed for a callable that was
             not declared with ``@gradoracle.kernel``. Or what ``values.like`` writes: a reference and an example.
-        judge: the family itself, in place of ``family``; not used for a shipped target.
+        judge: the family itself, instead of ``family``; not used for a shipped target.
 
     Raises:
         TargetError: one sentence: unknown target or family, missing file or callable, a file that cannot be imported,
@@ -111,8 +116,7 @@ def family_for(line: str, text: str, named: str) -> str | None:
 
 def _derived(text: str, family: str, judge: Family | None) -> Target:
     """The kernel of a target with the family that ``values.like`` writes."""
-    from gradoracle.project.example import derive, seeded
-    from gradoracle.project.example_dims import corrections
+    from gradoracle.project.example import corrections, derive, seeded
 
     reference, _, rest = family.partition(LIKE)
     example, *words = rest.split("@")
@@ -330,7 +334,7 @@ def _shipped(name: str) -> Target:
     except (Exception, SystemExit) as error:  # such as a shipped kernel that is being edited
         if (place := _place_in_kernels(error)) is None:
             raise
-        raise TargetError(f"{name} cannot be imported: {reason(error)} ({place})") from None
+        raise TargetError(f"{name} cannot be imported: {_reason(error)} ({place})") from None
     return Target(module.FAMILY, list(module.KERNELS), None, name)
 
 
@@ -359,12 +363,76 @@ def _module(place: str) -> tuple[ModuleType, Path | None]:
             raise TargetError(f"no file {place}; {_FORMS}")
         if not path.is_file() or path.suffix != ".py":
             raise TargetError(f"{place} is not a Python file; {_FORMS}")
-        return import_file(path, place, _FORMS), path
+        return _import_file(path, place, _FORMS), path
     try:
         return importlib.import_module(place), None
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
             raise TargetError(f"no module named {error.name!r} can be imported; {_FORMS}") from None
-        raise TargetError(import_failure(error, place, None)) from None
+        raise TargetError(_import_failure(error, place, None)) from None
     except (Exception, SystemExit) as error:
-        raise TargetError(import_failure(error, place, None)) from None
+        raise TargetError(_import_failure(error, place, None)) from None
+
+
+class _Fresh(SourceFileLoader):
+    """Compiles the source each time: .pyc files are matched by second and size, too coarse for an edited kernel."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self.get_data(self.path)
+        linecache.checkcache(self.path)  # Triton reads kernels' sources through this cache
+        code: CodeType = self.source_to_code(source, self.path)
+        return code
+
+
+def _import_file(path: Path, shown: str, expected: str) -> ModuleType:
+    """Import a user's file under a private name, once for each version of the file.
+
+    Raises:
+        TargetError: it cannot be imported; names the line.
+    """
+    resolved = path.resolve()
+    stat = resolved.stat()
+    state = f"{resolved}|{stat.st_mtime_ns}|{stat.st_size}"
+    name = f"gradoracle_target_{path.stem}_{hashlib.sha256(state.encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, resolved, loader=_Fresh(name, str(resolved)))
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{shown} is not a Python file; {expected}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with _folder_first(str(resolved.parent)):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise TargetError(_import_failure(error, shown, str(resolved))) from None
+    return module
+
+
+@contextmanager
+def _folder_first(folder: str) -> Iterator[None]:
+    """Put a folder first on the path, as ``python file.py`` does; afterwards last, for imports inside functions."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
+
+
+def _import_failure(error: BaseException, shown: str, path: str | None) -> str:
+    """Where and why an import failed, in one line: the innermost frame of the user's own file, and the exception."""
+    line: int | None = None
+    if isinstance(error, SyntaxError) and error.filename is not None and path in (None, error.filename):
+        line = error.lineno
+    if line is None and path is not None:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        line = frames[-1].lineno if frames else None
+    return f"{shown}{f', line {line}' if line else ''}: cannot be imported: {_reason(error)}"
+
+
+def _reason(error: BaseException) -> str:
+    """An exception in one line; of a syntax error without its place."""
+    return f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else named(error)

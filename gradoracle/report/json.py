@@ -11,7 +11,7 @@ from typing import Any
 from gradoracle.model.claims import standings
 from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
-from gradoracle.model.shard import EXPECTED
+from gradoracle.model.sums import EXPECTED
 from gradoracle.model.verdict import Report, exit_code
 
 SCHEMA = "gradoracle-report/3"  # raised when a field is renamed or removed, or changes its meaning

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradoracle.model.contract import weakest
+from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.finding import Finding, Outcome
-from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report, Status, Verdict
-from gradoracle.model.wrong_constant import WrongConstant
 
 _MOST_TENSORS = 4
 

@@ -11,8 +11,7 @@ from gradoracle.kernels.lightning.blocks import choose
 from gradoracle.kernels.lightning.compilations import compilations
 from gradoracle.properties.lightning.algorithms import chunks_of
 
-from gradoracle.cases.sample import Sample
-from gradoracle.model.kernel import Kernel
+from gradoracle.model.kernel import Inputs, Kernel
 
 
 def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
@@ -27,7 +26,7 @@ def _chunk(dtype: str, rows: int, blocks: str, arguments: Mapping[str, Any]) -> 
     return choose(getattr(torch, dtype), arguments.get("precision", "ieee"), rows).chunk
 
 
-def _algorithm(dtype: str, sample: Sample, blocks: str, arguments: Mapping[str, Any]) -> str:
+def _algorithm(dtype: str, sample: Inputs, blocks: str, arguments: Mapping[str, Any]) -> str:
     """The order of roundings of its chunks."""
     return chunks_of(_chunk(dtype, sample.inputs["q"].shape[2], blocks, arguments))
 

@@ -14,8 +14,8 @@ from sweeps import slow
 from gradoracle.check import minimise
 from gradoracle.check.run import check, replay
 from gradoracle.execution import interpreter
-from gradoracle.model.causes import PLANTED
 from gradoracle.model.dims import parse_sizes
+from gradoracle.model.fault import PLANTED
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Report, Status
 from gradoracle.mutation.bugs import Bug

@@ -14,9 +14,8 @@ from gradoracle.check.diagnosis.diagnosis import Symptom, diagnose, of_results, 
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.properties import universal_properties
 from gradoracle.check.run import check, replay
-from gradoracle.model.causes import CAUSES
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.fault import UNKNOWN
+from gradoracle.model.fault import CAUSES, UNKNOWN
 from gradoracle.model.finding import Finding, Formula, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.severity import Severity

@@ -26,7 +26,7 @@ from gradoracle.model.dims import sizes
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.verdict import Report, Status, Verdict
-from gradoracle.project.request import Request, Silent
+from gradoracle.project.request import Progress, Request
 from gradoracle.report.formats import render
 from gradoracle.report.shown_fault import shown_faults
 from tests.check.test_merge import LEANS
@@ -262,7 +262,7 @@ def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
         ("loses_its_tail", interrupted_at(_Minimiser, "_violation", 2)),
         ("loses_its_tail", interrupted_at(_Minimiser, "_shrunk_from", 2)),
         ("loses_its_tail", interrupted_at(_Minimiser, "_applies", 2)),
-        ("loses_its_tail", interrupted_at(Silent, "shrinking")),
+        ("loses_its_tail", interrupted_at(Progress, "shrinking")),
         ("loses_its_tail", interrupted_at(environment, "describe")),
         ("exits", interrupted_at(_Minimiser, "_crash")),
         ("exits", interrupted_at(_Minimiser, "_smaller_crash")),

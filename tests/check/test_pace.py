@@ -20,7 +20,7 @@ from gradoracle.cli import main
 from gradoracle.cli.commands import check as commands
 from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Report, Status, Verdict
-from gradoracle.project.request import Request, Silent
+from gradoracle.project.request import Progress, Request
 from gradoracle.project.target import shipped
 
 FILE = TESTS / "scaled.py"
@@ -49,7 +49,7 @@ def second(x):
 """
 
 
-class Told(Silent):
+class Told(Progress):
     """Keeps what a run reports of itself."""
 
     def __init__(self) -> None:

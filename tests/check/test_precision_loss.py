@@ -16,9 +16,9 @@ from gradoracle.execution import interpreter
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.explanation import Statement
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.precision_loss import Statement
 from gradoracle.oracle.truth import Oracle
 
 pytestmark = pytest.mark.skipif(

@@ -9,20 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from places import TESTS
+from programs import Run
 
-from gradoracle.cli import main
-
-FILE = TESTS / "scaled.py"
 FEW = ("--device", "cpu", "--workers", "0", "--examples", "3")
 FORWARD = ("--property", "forward_matches_the_oracle")
 LINE = "case:1 scaled.py:right cpu float32 family=scaled B=1 N=3 seed=1"
-Run = Callable[..., "tuple[int, str, str]"]
 
 ONE = """
 from __future__ import annotations
@@ -40,17 +36,11 @@ def doubled(x):
 """
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """The command line in a folder that holds scaled.py."""
-    shutil.copy(FILE, tmp_path)
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The current folder holds scaled.py."""
+    shutil.copy(TESTS / "scaled.py", tmp_path)
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main.run(words)
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 def said(given: tuple[int, str, str]) -> str:
@@ -65,28 +55,15 @@ def said(given: tuple[int, str, str]) -> str:
     ("words", "says"),
     [
         (("spda",), "unknown target 'spda': did you mean sdpa? shipped are "),
-        (("gone.py",), "no file gone.py; expected a shipped name, path/to/file.py"),
-        (("scaled.py:wright",), "scaled.py has no callable named 'wright'; did you mean right?"),
-        (("scaled.py:scaled",), "scaled.py:scaled is a family, not a kernel; expected a callable that implements it"),
-        (("no.such.module:f",), "no module named 'no' can be imported; expected"),
-        (("torch:relu",), "torch:relu is an outside callable: name the family that it implements"),
         (("json:dumps", "--family", "scaled.py:scaled"), "expected the inputs (x, w) positionally"),
         (("scaled.py:right", "--family", "sdpa"), "declared as a kernel of scaled, but --family says sdpa"),
-        (("scaled.py:right", "--dtype", "int8"), "--dtype 'int8' is unknown: expected one of float32"),
-        (("scaled.py:right", "--contract", "float32=bf16"), "for float32 choose one of: ieee32, bf16x6, tf32x3, tf32"),
-        (("scaled.py:right", "--dim", "N=0"), "--dim 'N=0' is invalid; expected NAME=SIZE"),
         (("scaled.py:right", "--dim", "N=5000"), "dim N of right: 5000 was asked for; family scaled allows 1 to 40"),
         (("scaled.py:right", "--dim", "N=100:200"), "100 to 200 was asked for; family scaled allows 1 to 40; no size"),
         (("sdpa", "--dim", "D=4096"), "dim D of sdpa: 4096 was asked for; family sdpa allows 1 to 128; no size is in"),
-        (("scaled.py:right", "--call-seconds", "0"), "--call-seconds must be a positive number, got 0"),
-        (("scaled.py:right", "--call-seconds", "inf"), "--call-seconds must be a positive number, got inf"),
         (("scaled.py:right", "--dim", "Q=3"), "family scaled has no dim Q; it has B, N"),
         (("scaled.py:right", "--arg", "scale=2"), "--arg scale: right takes no such argument; it takes x, w"),
         (("scaled.py:right", "--property", "nono"), "no property of scaled matches 'nono'; see gradoracle list"),
         (("scaled.py:right", "--require", "nono"), "--require nono: no property of scaled matches 'nono'"),
-        (("scaled.py:right", "--inputs", "gone.pt"), "--inputs gone.pt: no such file; expected tensors saved with"),
-        (("scaled.py:right", "--format", "json", "--output", "gone/r.json"), "cannot be written: no such file or dir"),
-        (("scaled.py:right", "--format", "json", "--output", "."), "--output . cannot be written: is a directory"),
     ],
 )
 def test_a_mistake_in_a_request_is_one_sentence(run: Run, words: tuple[str, ...], says: str) -> None:
@@ -106,17 +83,7 @@ def test_cuda_without_a_gpu_is_one_sentence(run: Run, words: tuple[str, ...]) ->
     ("text", "says"),
     [
         ("import nosuchmodule", "mine.py, line 1: cannot be imported: ModuleNotFoundError: No module named 'nosuchm"),
-        ("def f(:", "mine.py, line 1: cannot be imported: SyntaxError: invalid syntax"),
-        ("\nraise SystemExit(3)", "mine.py, line 2: cannot be imported: SystemExit: 3"),
-        ("x = 3", "mine.py has no @gradoracle.kernel; declare one or name a callable, as in mine.py:callable"),
-        (
-            "import gradoracle\n@gradoracle.family\ndef f(x): return x",
-            "parameter 'x' of f is neither a tensor annotated",
-        ),
-        (
-            ONE.format(definition="return x + torch.ones(17)"),
-            "the definition of one raises RuntimeError on x [2] (N=2): The ",
-        ),
+        (ONE.format(definition="return x + torch.ones(17)"), "one raises RuntimeError on x [2] (N=2): The "),
         (ONE.format(definition="return x.sum()"), "the definition of one gives () on x [2], its annotation says (2,)"),
         (ONE.format(definition="return None"), "the definition of one gives NoneType on x [2], its annotation says"),
     ],
@@ -130,42 +97,10 @@ def test_a_mistake_in_a_file_is_one_sentence(run: Run, text: str, says: str) -> 
     ("line", "says"),
     [
         ("nonsense", "a case line starts with case:1, got 'nonsense'"),
-        ("", "a case line starts with case:1, got an empty line"),
-        ("case:1 sdpa cpu", "ends too soon; expected case:1 TARGET DEVICE DTYPE DIM=SIZE ... seed=N"),
-        (LINE.replace("N=3", "N=0"), "dim N has size 0; expected a whole number from 1 on"),
-        (LINE.replace("N=3", "N=x"), "case line gives dim N as 'x'; expected a whole number from 1 to 2^63 - 1"),
-        (LINE.replace("case:1", "case:2"), "a case line starts with case:1, got 'case:2'"),
-        (LINE.replace(" cpu ", " cuda:1 "), "case line names device 'cuda:1'; expected cpu or cuda as its third word"),
-        (LINE.replace("N=3", "N=3 w=normal"), "; an option is written --w=normal, a tensor w~RECIPE"),
-        (
-            LINE.replace("N=3", "N=3 w=1"),
-            "names dim w, which scaled does not have; expected some of B, N; w is written w~",
-        ),
-        (
-            LINE.replace("N=3", "N=3 --N=3"),
-            "names option N, which scaled does not have; it has none; N is written N=SIZE",
-        ),
-        (LINE.replace("N=3", "N=3 x~lowest"), "tensor x holds floats, recipe 'lowest' draws integers; expected one of"),
-        (LINE.replace("N=3", "N=3 x~normal/flat"), "tensor x: layout 'flat' is unknown; expected one of contiguous"),
+        (LINE.replace("N=3", "N=3 --N=3"), "which scaled does not have; it has none; N is written N=SIZE"),
         (LINE.replace("N=3", f"N={10**12}"), "needs at least 18.2 TiB of memory (x alone 3.64 TiB); available "),
-        (LINE.replace("N=3 ", ""), "the case gives no size of dim N; scaled needs all of B, N"),
-        (LINE.replace("N=3", "N=3 M=3"), "the case names dim M, which scaled does not have; expected some of B, N"),
-        (
-            LINE.replace("N=3", "N=3 --causal=true"),
-            "the case names option causal, which scaled does not have; it has none",
-        ),
-        (
-            LINE.replace("N=3", "N=3 q~normal"),
-            "the case names tensor q, which scaled does not have; expected some of x, w",
-        ),
-        (LINE.replace("N=3", "N=3 x~nono"), "tensor x: recipe 'nono' is unknown; expected NAME or NAME:NUMBER"),
         (LINE.replace("N=3", "N=3 blocks=big"), "right has no block configuration 'big'; it has none"),
-        (
-            LINE.replace("=scaled", "=other"),
-            "the case belongs to family 'other', but its target is checked against scaled",
-        ),
-        (LINE.replace("float32", "float31"), "dtype 'float31' is unknown; expected one of float32"),
-        (LINE.replace("seed=1", ""), "lacks its seed; expected seed=N as its last word"),
+        (LINE.replace("=scaled", "=other"), "family 'other', but its target is checked against scaled"),
         (LINE.replace("scaled.py:right", "gone.py"), "no file gone.py; expected"),
     ],
 )

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import typer
 from grouping import with_faults
 from places import TESTS
+from programs import Run
 
 from gradoracle.cli import main
 from gradoracle.cli.arguments import Typed
@@ -64,18 +65,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Check:
     monkeypatch.setitem(sys.modules, "gradoracle.check.run", fake)
     monkeypatch.setattr(target, "family_names", lambda: ["lse", "sdpa"])
     return fake
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main.run(words)
-        return (code, *capsys.readouterr())
-
-    return call
-
-
-Run = Callable[..., "tuple[int, str, str]"]
 
 
 def test_every_option_reaches_the_check(engine: Check, run: Run, tmp_path: Path) -> None:

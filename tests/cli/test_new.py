@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from programs import Run
 
-from gradoracle.cli import main
-
-Run = Callable[..., "tuple[int, str, str]"]
 FEW = ("--device", "cpu", "--workers", "0", "--examples", "3", "--property", "[fv][oj][rp]*_matches_the_oracle")
 
 MINE = """
@@ -45,17 +42,11 @@ def rows():
 """
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """The command line in a folder that holds mine.py."""
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The current folder holds mine.py."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main.run(words)
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 def filled(file: Path, line: str) -> None:

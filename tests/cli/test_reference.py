@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from gradoracle.cli import main
-
-Run = Callable[..., "tuple[int, str, str]"]
+from programs import Run
 
 MINE = """
 import torch
@@ -88,12 +84,6 @@ def best_alone(x):
 def summed(x):
     return x.square(), x.sum(-1).detach()
 
-def summed_differentiated(x):
-    return x.square(), x.sum(-1)
-
-def summed_wrong(x):
-    return x.square(), 1.01 * x.sum(-1).detach()
-
 def transformed(x):
     return x.square(), torch.fft.fft(x.detach()), x[:0].detach()
 
@@ -113,22 +103,14 @@ def rows():
 
 def failing():
     raise ValueError("no example today")
-
-nothing = ("a", 3)
 """
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """The command line in a folder that holds mine.py."""
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The current folder holds mine.py."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main.run(words)
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 FEW = ("--device", "cpu", "--workers", "0", "--examples", "4", "--property", "[fv][oj][rp]*_matches_the_oracle")
@@ -223,12 +205,9 @@ def test_integer_and_bool_outputs_are_compared(run: Run) -> None:
 
 
 def test_an_output_to_which_the_reference_gives_no_gradient_is_compared_by_value(run: Run) -> None:
-    for kernel, code in (("summed", 0), ("summed_differentiated", 0), ("summed_wrong", 1)):
-        found, out, _ = checked(run, kernel, "summed", "one")
-        assert found == code, out
-        assert code or "compared by value alone, as the reference gives no gradient: out1" in told(out)
-        assert ("✗ WRONG forward_matches_the_oracle" in told(out)) is (code == 1)
-    assert "out1 [" in told(out) and "out0 [" not in told(out)
+    """A wrong one is tested with ``gradcheck``."""
+    code, out, _ = checked(run, "summed", "summed", "one")
+    assert code == 0 and "compared by value alone, as the reference gives no gradient: out1" in told(out)
 
 
 def test_an_output_that_cannot_be_compared_is_named(run: Run) -> None:
@@ -249,21 +228,10 @@ def test_the_parameters_of_a_module_are_inputs(run: Run) -> None:
         (("mine.py:right", "--reference", "mine.py:f"), "--reference goes with --like; expected both"),
         (("mine.py:right", "--like", "mine.py:inputs"), "--like goes with --reference; expected both"),
         (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:inputz"), "no callable named 'inputz'"),
-        (("mine.py:right", "--reference", "mine.py:g", "--like", "mine.py:inputs"), "no callable named 'g'"),
-        (("mine.py:rihgt", "--reference", "mine.py:f", "--like", "mine.py:inputs"), "did you mean right?"),
         (("mine.py", "--reference", "mine.py:f", "--like", "mine.py:inputs"), "expected mine.py:callable"),
         (("mine.py:right", "--reference", "gone.py:f", "--like", "mine.py:inputs"), "no file gone.py"),
         (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:failing"), "ValueError: no example today"),
-        (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:nothing"), "hold no tensor"),
         (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:one"), "missing a required argument: 'w'"),
-        (
-            ("mine.py:right", "--reference", "mine.py:upward", "--like", "mine.py:inputs"),
-            "raises TypeError on x [4",
-        ),
-        (
-            ("mine.py:layer", "--reference", "mine.py:upward", "--like", "mine.py:rows"),
-            "does not take 'bias'",
-        ),
         (
             ("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:inputs", "--family", "sdpa"),
             "--reference cannot be combined with --family",
@@ -281,10 +249,7 @@ def test_a_mistake_is_one_sentence_and_exits_with_2(run: Run, words: tuple[str, 
     ("dim", "says"),
     [
         ("x=B", "names 1 dims, but x has shape (4, 37) in the example"),
-        (
-            "x=N,N",
-            "--dim x=N,N gives N the size 37, but it is 4 elsewhere in the example",
-        ),
+        ("x=N,N", "--dim x=N,N gives N the size 37, but it is 4 elsewhere in the example"),
         ("x=B,2*B", "--dim x=B,2*B gives 2*B the size 8, but x has shape (4, 37) in the example"),
         ("x=B,2*M", "--dim x=B,2*M has no size of M with which 2*M is 37, as in the example"),
         ("x=B,L*M", "names the dim 'L', which no tensor has"),

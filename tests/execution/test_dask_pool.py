@@ -35,7 +35,7 @@ from gradoracle.model.job import Job
 from gradoracle.model.serialize import to_plain
 from gradoracle.model.verdict import Report, Status
 from gradoracle.project import provenance
-from gradoracle.project.request import Request, Silent
+from gradoracle.project.request import Progress, Request
 
 FILE = TESTS / "scaled.py"
 FORWARD = "forward_matches_the_oracle"
@@ -109,7 +109,7 @@ def test_a_kernel_that_segfaults_has_crashed_as_in_one_process(address: str) -> 
     assert verdict.counterexample.message == "forward: killed by signal 11 (segmentation fault)"
 
 
-class Killing(Silent):
+class Killing(Progress):
     """Kills a dask worker once so many cases are done."""
 
     def __init__(self, address: str, after: int) -> None:
@@ -286,7 +286,7 @@ def test_a_scheduler_that_goes_away_keeps_what_is_known(tmp_path: Path) -> None:
         [sys.executable, str(tmp_path / "started.py")], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
 
-    class Ending(Silent):
+    class Ending(Progress):
         def case(self, done: int, properties: int, failing: int, note: str) -> None:
             if done == 2:
                 os.killpg(started.pid, signal.SIGKILL)

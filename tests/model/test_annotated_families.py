@@ -143,8 +143,3 @@ def test_sizes_with_which_a_tensor_is_empty_are_refused() -> None:
 def test_a_module_whose_parameters_are_no_inputs_is_refused() -> None:
     with pytest.raises(TypeError, match="has the parameters weight, bias, which are no inputs"):
         gradoracle.kernel(masked)(nn.Linear(3, 3))
-
-
-def test_offsets_cannot_have_an_ignored_value() -> None:
-    with pytest.raises(ValueError, match="offsets"):
-        gradoracle.IndexDomain("T", kind="cu_seqlens", ignore=-1)

@@ -204,23 +204,14 @@ def test_integer_inputs() -> None:
     [
         (Case("sdpa", {"B": 1}), "no size of dim H, T, D, M, Dv; sdpa needs all of B, H, T, D, M, Dv"),
         (PLAIN.with_dims(N=3), "names dim N, which sdpa does not have; expected some of B, H"),
-        (
-            PLAIN.with_options(softcap=1.0),
-            "names option softcap, which sdpa does not have; expected some of scale, causal",
-        ),
+        (PLAIN.with_options(softcap=1.0), "names option softcap, which .*; expected some of scale, causal"),
         (PLAIN.with_draws(x=Draw()), "names tensor x, which sdpa does not have; expected some of q, k, v, sinks, tq"),
         (PLAIN.with_dims(causal=1), "names dim causal, which sdpa does not have; .*; causal is written --causal=VALUE"),
         (PLAIN.with_dims(do=1), "names dim do, which sdpa does not have; .*; do is written do~RECIPE/LAYOUT"),
-        (
-            PLAIN.with_options(T=1),
-            "names option T, which sdpa does not have; expected some of scale, causal; T is written T=SIZE",
-        ),
+        (PLAIN.with_options(T=1), "names option T, which .*; expected some of scale, causal; T is written T=SIZE"),
         (PLAIN.with_options(causal=1), "gives option causal the value 1; expected true or false"),
         (PLAIN.with_options(causal="yes"), 'gives option causal the value "yes"; expected true or false'),
-        (
-            PLAIN.with_draws(q=Draw("index")),
-            "tensor q holds floats, recipe 'index' draws integers; expected one of normal",
-        ),
+        (PLAIN.with_draws(q=Draw("index")), "tensor q holds floats, recipe 'index' draws integers"),
     ],
 )
 def test_a_case_that_does_not_fit_says_so(case: Case, message: str) -> None:

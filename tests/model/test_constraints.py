@@ -14,10 +14,10 @@ from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.stream import stream
 from gradoracle.model.case import Case, Draw
-from gradoracle.model.constraints import Constraints
 from gradoracle.model.dims import choices, sizes
 from gradoracle.model.family import Family, IndexDomain
 from gradoracle.model.kernel import Kernel
+from gradoracle.model.signature import Constraints
 
 SIZES = {"H": sizes(1, 8), "G": sizes(1, 8), "T": sizes(1, 40, large=131_072)}
 

@@ -37,13 +37,8 @@ def test_bare_decorators_work():
     def mine(x):
         return x + x
 
-    assert (double.name, mine.name, mine.family, mine.deterministic, mine.outside) == (
-        "double",
-        "mine",
-        "double",
-        True,
-        True,
-    )
+    assert (double.name, mine.name, mine.family) == ("double", "mine", "double")
+    assert mine.deterministic and mine.outside
     assert mine.contract("bfloat16").name == "bf16"
 
 
@@ -78,6 +73,8 @@ def test_an_index_domain_knows_its_kinds():
     assert highest == {"index": 6, "length": 7, "cu_seqlens": 7} and gradoracle.IndexDomain("T+1").highest(sizes) == 7
     with pytest.raises(ValueError, match="kind 'lengths'; expected one of index, length, cu_seqlens"):
         gradoracle.IndexDomain("T", kind="lengths")
+    with pytest.raises(ValueError, match="offsets"):
+        gradoracle.IndexDomain("T", kind="cu_seqlens", ignore=-1)
 
 
 def test_outputs_of_integers_stand_apart():
@@ -91,41 +88,17 @@ def test_outputs_of_integers_stand_apart():
     assert y.dtype is torch.float32
 
 
-def all_options(x, w, *, scale=1.0, flip=False):
-    return x
-
-
-def no_options(x, w):
-    return x
-
-
-def any_options(*tensors, **options):
-    return tensors[0]
-
-
-def too_few(x):
-    return x
-
-
-def too_many(x, w, bias):
-    return x
-
-
-def needs_more(x, w, *, bias):
-    return x
-
-
 def test_options_are_passed_where_the_signature_names_them():
-    assert accepted_options(scaled, all_options) == ({}, ())
-    assert accepted_options(scaled, any_options) == ({}, ())
-    assert accepted_options(scaled, no_options) == ({"scale": (), "flip": ()}, ())
+    assert accepted_options(scaled, lambda x, w, *, scale=1.0, flip=False: x) == ({}, ())
+    assert accepted_options(scaled, lambda *tensors, **options: tensors[0]) == ({}, ())
+    assert accepted_options(scaled, lambda x, w: x) == ({"scale": (), "flip": ()}, ())
     dropped, notes = accepted_options(scaled, torch.nn.functional.scaled_dot_product_attention)
     assert set(dropped) == {"scale", "flip"}
     assert "cannot be read" in notes[0]
 
 
-@pytest.mark.parametrize("function", [too_few, too_many, needs_more])
+@pytest.mark.parametrize("function", [lambda x: x, lambda x, w, bias: x, lambda x, w, *, bias: x])
 def test_a_signature_that_does_not_fit_is_one_sentence(function):
-    words = rf"{function.__name__} does not fit family scaled: .*expected the inputs \(x, w\)"
+    words = r"<lambda> does not fit family scaled: .*expected the inputs \(x, w\)"
     with pytest.raises(TypeError, match=words):
         accepted_options(scaled, function)

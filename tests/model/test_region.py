@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradoracle.check.diagnosis.error_location import region
-from gradoracle.model.region import NOWHERE, Extent, Region
+from gradoracle.model.finding import NOWHERE, Extent, Region
 
 
 @pytest.mark.parametrize(

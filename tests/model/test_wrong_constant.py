@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gradoracle.model.wrong_constant import WrongConstant
+from gradoracle.model.explanation import WrongConstant
 
 NUMBERS = {"1": 1.0, "log2 e": math.log2(math.e), "D": 8.0, "1 / D": 0.125, "M": 8.0, "0.044715": 0.044715}
 

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from gradoracle.model.causes import PLANTED
+from gradoracle.model.fault import PLANTED
 from gradoracle.mutation.operators import OPERATORS
 from gradoracle.mutation.plant import mutants
 

@@ -13,13 +13,11 @@ from grouping import with_faults
 from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import errormap
-from gradoracle.model.finding import Finding, Outcome, Pool, Worst
+from gradoracle.model.finding import NOWHERE, Extent, Finding, Outcome, Pool, Region, Span, Worst
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
-from gradoracle.model.region import NOWHERE, Extent, Region, Span
-from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import BINS, Convergence, Growth, Measurements
-from gradoracle.model.sums import Left, Seen, Sums, Telling
+from gradoracle.model.sums import Left, Seen, Shard, Sums, Telling
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 
 CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"

@@ -17,8 +17,7 @@ from grouping import with_faults
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.error_map import errormap
 from gradoracle.model.errors import UsageError
-from gradoracle.model.finding import Worst
-from gradoracle.model.region import NOWHERE
+from gradoracle.model.finding import NOWHERE, Worst
 from gradoracle.model.statistics import Growth
 from gradoracle.model.verdict import Report
 from gradoracle.project.outputs import outputs

@@ -11,13 +11,12 @@ import jsonschema
 import pytest
 from example import CASE, compared, everything, holding, pictured, report, shard, unchanged, violated, wrong
 
-from gradoracle.model.causes import CAUSES
 from gradoracle.model.comparison import Comparison, Kind, Line
+from gradoracle.model.fault import CAUSES
 from gradoracle.model.finding import Finding, Pool
 from gradoracle.model.location import Location
 from gradoracle.model.serialize import Unreadable, key_of
-from gradoracle.model.shard import Shard
-from gradoracle.model.sums import Sums
+from gradoracle.model.sums import Shard, Sums
 from gradoracle.model.verdict import Report, Status, Verdict, exit_code
 from gradoracle.report.formats import render
 from gradoracle.report.json import SCHEMA, read

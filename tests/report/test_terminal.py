@@ -11,9 +11,8 @@ from example import CASE, crashed, everything, holding, not_checked, refused, re
 from grouping import with_faults
 
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.finding import NOWHERE, Finding, Outcome, Worst
 from gradoracle.model.property import PropertyKind
-from gradoracle.model.region import NOWHERE
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Verdict
 from gradoracle.report.formats import render

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradoracle.check.diagnosis.reconstruction import agreed
-from gradoracle.model.causes import CAUSES
-from gradoracle.model.fault import UNKNOWN, Diagnosis
+from gradoracle.model.fault import CAUSES, UNKNOWN, Diagnosis
 from gradoracle.model.finding import NO_FORMULA, Finding, Formula, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.property import Property, PropertyKind

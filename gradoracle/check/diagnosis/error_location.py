@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradoracle.check.diagnosis.known_numbers import CONSTANTS
-from gradoracle.model.finding import LOCAL_SIGMA
-from gradoracle.model.region import NOWHERE, Extent, Region, Span
+from gradoracle.model.finding import LOCAL_SIGMA, NOWHERE, Extent, Region, Span
 
 _RATIOS = {"-1": -1.0, **CONSTANTS}
 

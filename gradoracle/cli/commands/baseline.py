@@ -8,6 +8,7 @@ import typer
 
 from gradoracle.cli.arguments import Kernels, Profile, given, takes
 from gradoracle.model.errors import UsageError, tell, why
+from gradoracle.project import config
 from gradoracle.project.outputs import writable
 from gradoracle.report import showing
 
@@ -37,11 +38,10 @@ def save(
     from gradoracle.gate.baseline import FILE
     from gradoracle.gate.baseline import save as write
     from gradoracle.gate.run import Asked, snapshots
-    from gradoracle.project import settings
     from gradoracle.report import summary
 
     own = given(context)
-    settings.fields(own)
+    config.fields(own)
     path = writable("--output", output or FILE)
     found, reports = snapshots(Asked("", tuple(targets or ()), profile, own), tell)
     for each in reports:

@@ -17,7 +17,7 @@ from gradoracle.cli.installed import require_kernels_of_the_tree
 from gradoracle.cli.outcome import run_and_show
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError
-from gradoracle.project.config import Config, Entry, load
+from gradoracle.project import config
 from gradoracle.project.options import OPTIONS
 from gradoracle.project.outputs import outputs
 from gradoracle.report.formats import FORMATS
@@ -53,21 +53,19 @@ def check(
     **options: Any,
 ) -> None:
     """Test kernels on generated inputs."""
-    from gradoracle.project import settings
-
     views = outputs(context.obj.words, FORMATS)
     own = given(context)
     if own.get("workers") != "0":
         fork_server.warm()  # imports what workers need while this process does the same
-    project = load()
+    project = config.load()
     chosen = project.profile(profile)
     entries = _touched(project, targets or []) if touched else project.chosen(targets or [])
     if touched and not entries:
         say(f"no kernel of the project depends on {', '.join(targets or ['no file'])}, so none was checked\n")
         raise typer.Exit(0)
     layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in entries)
-    merged = [(target, settings.together(each)) for target, each in layers]
-    fields = [(target, settings.fields(each)) for target, each in merged]
+    merged = [(target, config.together(each)) for target, each in layers]
+    fields = [(target, config.fields(each)) for target, each in merged]
     from gradoracle.check.run import check as check_target
     from gradoracle.project.request import Request
     from gradoracle.project.target import expand
@@ -90,7 +88,7 @@ def check(
     raise typer.Exit(run_and_show(views, runs, verbose))
 
 
-def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
+def _touched(known: config.Config, files: Sequence[str]) -> list[config.Entry]:
     """The project's kernels that depend on some files."""
     from gradoracle.gate.tree import project
 
@@ -99,7 +97,7 @@ def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
         raise UsageError("--touched needs kernels in [tool.gradoracle] of pyproject.toml; expected at least one")
     paths = {Path(file).resolve() for file in files}
     return [
-        config.kernels[name]
+        known.kernels[name]
         for name, entry in tree.config.kernels.items()
         if paths & {tree.root / file for file in tree.files(entry, entry.settings)}
     ]

@@ -10,6 +10,7 @@ import typer
 from gradoracle.cli.arguments import Formats, Kernels, Outputs, Profile, Verbose, given, takes
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError, tell
+from gradoracle.project import config
 from gradoracle.project.outputs import outputs
 from gradoracle.report import showing
 from gradoracle.report.formats import FORMATS
@@ -51,7 +52,6 @@ def gate(
     from gradoracle.gate.run import Asked, GateFault
     from gradoracle.gate.run import gate as run_gate
     from gradoracle.model.verdict import exit_code
-    from gradoracle.project import settings
 
     views = outputs(context.obj.words, FORMATS)
     if (base is None) == (baseline is None):
@@ -59,7 +59,7 @@ def gate(
             "the gate needs one base to compare with; expected --base REF, such as origin/main, or --baseline FILE"
         )
     own = given(context)
-    settings.fields(own)
+    config.fields(own)
     file = None if baseline is None else Path(baseline)
     chosen = tuple(targets or ())
     asked = Asked(base or "", chosen, profile, own, every, baseline=file, fail_fast=fail_fast, keeps=not no_cache)

@@ -8,7 +8,7 @@ import typer
 
 from gradoracle.cli.arguments import given, takes
 from gradoracle.cli.installed import require_kernels_of_the_tree
-from gradoracle.project import settings, values
+from gradoracle.project import config, values
 from gradoracle.project.outputs import outputs
 from gradoracle.report import showing
 
@@ -71,7 +71,7 @@ def mutate(
         fresh=fresh,
         sources=tuple(source or ()),
         since=None if since is None else values.file("--since", since),
-        **settings.fields(own),
+        **config.fields(own),
     )
     require_kernels_of_the_tree([target])
     try:

@@ -12,6 +12,7 @@ from gradoracle.cli.installed import require_kernels_of_the_tree
 from gradoracle.cli.outcome import run_and_show
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError
+from gradoracle.project import config
 from gradoracle.project.outputs import Output
 from gradoracle.report.showing import say
 
@@ -37,9 +38,7 @@ def replay(
     **options: Any,
 ) -> None:
     """Judge one case again by every property that applies."""
-    from gradoracle.project import settings
-
-    fields = settings.fields(given(context))
+    fields = config.fields(given(context))
     if script and "arguments" in fields:
         raise UsageError("--arg cannot be combined with --script: a script uses only the options in the case line")
     if script and "call_seconds" in fields:

@@ -18,7 +18,7 @@ class Fault:
     Attributes:
         node: the expression, argument, element or small statement to be replaced; its own parentheses stay.
         code: the replacement, on one line; "" where a statement is dropped.
-        cause: a name of ``gradoracle.model.causes.PLANTED`` where this site determines it; None: the operator's.
+        cause: a name of ``gradoracle.model.fault.PLANTED`` where this site determines it; None: the operator's.
         until: the last node that is replaced, where several neighbours are.
     """
 
@@ -41,7 +41,7 @@ class Operator:
         propose: yields the mistakes at such a node.
         kernels: whether it plants in jitted functions.
         wrappers: whether it plants in the Python around them.
-        cause: a name of ``gradoracle.model.causes.PLANTED``; "" where the mistake alone does not determine one.
+        cause: a name of ``gradoracle.model.fault.PLANTED``; "" where the mistake alone does not determine one.
     """
 
     name: str
