@@ -44,7 +44,7 @@ from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.mutation.trial import Rehearsal, Stage, Trial, Unmutated
 from gradoracle.mutation.trial import entry as trial_entry
 from gradoracle.project import values
-from gradoracle.project.request import Request, Silent
+from gradoracle.project.request import Progress, Request
 from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import resolve
 
@@ -366,7 +366,7 @@ def run(
         tempfile.TemporaryDirectory() as folder,
         pool(f"{__name__}:entry", subjects.setup, (), folder, workers) as processes,
     ):
-        seen = rehearsed(jobs, processes, Silent())
+        seen = rehearsed(jobs, processes, Progress())
         orders = _orders(planted, seen)
         chosen = choose(orders, count, 0)
         took = f"{time.monotonic() - begun:.0f} s"
