@@ -59,7 +59,7 @@ from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
-from gradoracle.report.precision import kept
+from gradoracle.report.summary import kept
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "severities.csv"

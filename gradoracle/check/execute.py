@@ -43,7 +43,7 @@ class Execution:
         until: when to begin no further job; None: never.
         reserve: asked before each job, by how many seconds to stop before ``until``.
         known_wrong: asked before each job, which properties an earlier case has shown to be wrong.
-        compiled: told the seconds of each compilation that is made ahead of a case, as those of all and of the longest.
+        compiled: called with the seconds of each compilation that is made ahead of a case: of all, and of the longest.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
+from gradoracle.check.widened import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.narrowing import Narrowed, Noted
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine

@@ -29,7 +29,7 @@ NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
 _OVERFLOWS = "a value on the way is too large for its dtype, and infinite"
 
 
-def explained(prop: Property, evidence: Evidence, result: PropertyResult) -> PropertyResult:
+def with_severity(prop: Property, evidence: Evidence, result: PropertyResult) -> PropertyResult:
     """A violation with its severity; unless it is wrong, with the preset under which it would hold, if there is one.
 
     An error that no preset of the dtype explains, nor the coarsest of a lower one, is wrong where the kernel declares
@@ -209,7 +209,7 @@ def settle_pooled(verdicts: Iterable[Verdict]) -> None:
 
 
 def leave_open(verdicts: Iterable[Verdict], fail_on: Severity | None) -> None:
-    """Make *not checked* what is violated as written, but may be wrong or lost precision, of which one does not count.
+    """Make *not checked* what is violated as written, but may be wrong or lost precision, where one does not count.
 
     Args:
         verdicts: with severities.

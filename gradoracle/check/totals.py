@@ -33,7 +33,7 @@ class Totals:
         self._plan, subjects = plan, plan.subjects
         self.aggregate = Aggregate(subjects.line, plan.place)
         for key in plan.owed:
-            self.aggregate.expect(*key)
+            self.aggregate.expect(key)
         for job in plan.jobs:
             self.aggregate.plan(job.kernel, job.case)
         self.measurements = Measurements(length(subjects.family))

@@ -13,8 +13,7 @@ from torch import Tensor
 from gradoracle.check.diagnosis.known_numbers import known_numbers
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import graph_of
-from gradoracle.check.widened import widened
-from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
+from gradoracle.check.widened import OutOfBudget, WidenedRuns, widened
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.numbers import Numbers, Replaced, Site
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine

@@ -46,8 +46,6 @@ def render(
         raise ValueError(f"format {format!r} is unknown; expected one of {', '.join(FORMATS)}")
     several = list(reports) if isinstance(reports, Sequence) else [reports]
     view = importlib.import_module(f"gradoracle.report.{format}")
-    if format == "terminal":
-        text: str = view.render(several, width=width, color=color, verbose=verbose)
-        return text
-    text = view.render(several)
+    options = {"width": width, "color": color, "verbose": verbose} if format == "terminal" else {}
+    text: str = view.render(several, **options)
     return text

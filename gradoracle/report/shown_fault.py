@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 from gradoracle.model.fault import UNKNOWN, Diagnosis
 from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.model.wording import got_and_true
-from gradoracle.report.precision import bits_lost, told_constant, told_loss
+from gradoracle.model.wrong_constant import WrongConstant
 
+CODE = ("case", "first", "replay")  # labels whose text is to be copied
 _MOST_TENSORS = 4  # of one counterexample that are described in full
 _RAISED = {Status.CRASHED: "crash", Status.ERROR: "error"}  # whose message says what happened
 
@@ -26,7 +28,7 @@ class ShownFault:
 
     Attributes:
         lead: of the property that compares the first wrong tensor with the truth; it is reported in full.
-        others: the rest, of which only the properties are named.
+        others: the rest; only their properties are named.
         specific: one that says more than that numbers are wrong, where ``lead`` compares numbers.
         diagnosis: the likely cause; empty where none stands out.
         severity: the gravest of the verdicts'.
@@ -74,7 +76,7 @@ def tell_all(fault: ShownFault, brief: bool = False, named: int | None = None) -
     """
     lead, most = fault.lead, 1 if brief else _MOST_TENSORS
     lines = [*_what(lead, most, stated=not brief), *_case(lead), *_where(lead, most), *_why(lead)]
-    lines += _told_by(fault.specific)
+    lines += _tell_specific(fault.specific)
     if fault.diagnosis.cause:
         lines.append(("likely", str(fault.diagnosis)))
     if more := also(fault, named):
@@ -124,7 +126,7 @@ def _where(verdict: Verdict, most: int = _MOST_TENSORS) -> Lines:
                 patterns.append(f"on the first case: {other.pattern}")
         lines += [("pattern", named + pattern) for pattern in patterns]
     if counterexample.loss is not None:
-        lines.append(("lost at", told_loss(counterexample.loss)))
+        lines.append(("lost at", _tell_loss(counterexample.loss)))
     return lines
 
 
@@ -133,13 +135,13 @@ def _why(verdict: Verdict) -> Lines:
     counterexample = verdict.counterexample
     lines: Lines = []
     if counterexample is not None and counterexample.constant is not None:
-        lines.append(("constant", told_constant(counterexample.constant)))
+        lines.append(("constant", _tell_constant(counterexample.constant)))
     if counterexample is not None and counterexample.message and verdict.status not in _RAISED:
         lines.append(("note", counterexample.message))
     return lines + [("note", note) for note in verdict.notes]
 
 
-def _told_by(specific: Verdict | None) -> Lines:
+def _tell_specific(specific: Verdict | None) -> Lines:
     """What a more specific property says: its first finding, and the case where it is another one."""
     if specific is None or specific.counterexample is None:
         return []
@@ -253,6 +255,44 @@ def _tell_left(findings: Sequence[Finding]) -> str:
         f"the error falls from {size:.2g} to {most.left:.2g} of {most.tensor} with every float in float64, "
         "as rounding there explains"
     )
+
+
+def bits_lost(verdicts: Iterable[Verdict]) -> str:
+    """By how many bits errors exceed what the contract allows, tensor by tensor: ``3.1 bits of dq below bf16``."""
+    errors: dict[str, float] = {}
+    contract = ""
+    for verdict in verdicts:
+        contract = verdict.contract
+        shown = verdict.counterexample
+        every = () if shown is None else (*shown.findings, *shown.first_findings, *shown.further)
+        plain = [finding for finding in every if finding.outcome is Outcome.VIOLATED and finding.is_plain]
+        for finding in plain:
+            if math.isfinite(finding.error) and finding.error > 1:
+                errors[finding.tensor] = max(errors.get(finding.tensor, 0.0), finding.error)
+    if not errors:
+        return ""
+    worst = sorted(errors, key=lambda tensor: -errors[tensor])
+    parts = [f"{math.log2(errors[tensor]):.1f} bits of {tensor}" for tensor in worst[:_MOST_TENSORS]]
+    more = f" and less of {len(worst) - _MOST_TENSORS} more" if len(worst) > _MOST_TENSORS else ""
+    return f"{', '.join(parts)}{more} below {contract}"
+
+
+def _tell_loss(loss: PrecisionLoss) -> str:
+    """Where precision is lost: file, line and text of the statement, and how many others there are."""
+    lead = loss.statement
+    text = f"{lead.file}:{lead.line}  {loss.source}"
+    if not loss.others:
+        return text
+    lines = ", ".join(str(each.line) for each in loss.others[:_MOST_TENSORS])
+    how = "together with" if loss.together else "and, each alone, at"
+    return f"{text}  ({how} line{'s' if len(loss.others) > 1 else ''} {lines})"
+
+
+def _tell_constant(constant: WrongConstant) -> str:
+    """A wrong constant: its place, what it is, and with which value nothing is wrong."""
+    name = f" ({constant.name})" if constant.name else ""
+    what = f"{constant.argument} = " if constant.argument else ""
+    return f"{constant.file}:{constant.line}  {what}{constant.value:.9g} should be {constant.fitted:.9g}{name}"
 
 
 def _replay(counterexample: Counterexample) -> str:

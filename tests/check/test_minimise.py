@@ -359,10 +359,10 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
     judge = _Minimiser._judge
 
     def counted(
-        self: _Minimiser, kernel: str, case: Case, property_name: str, explained: bool = False
+        self: _Minimiser, kernel: str, case: Case, property_name: str, with_severity: bool = False
     ) -> PropertyResult:
         judged[0] += 1
-        return judge(self, kernel, case, property_name, explained)
+        return judge(self, kernel, case, property_name, with_severity)
 
     monkeypatch.setattr(_Minimiser, "_judge", counted)
     report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)
