@@ -28,7 +28,7 @@ class Aggregate:
     """Adds up case results; ``verdicts`` may be called at any time.
 
     Attributes:
-        sums: of each verdict, in report order.
+        sums: the sums of each verdict, in report order.
         judged: the number of cases on which some property held, was violated or crashed.
         planned: the number of planned cases, by "kernel in dtype".
         answered: the number of cases with an answer about the kernel, a refusal included, by "kernel in dtype".
@@ -251,9 +251,9 @@ def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive
     """Fill in what a verdict's sums do not hold.
 
     Args:
-        verdict: made by ``verdict_of``.
+        verdict: the result of ``verdict_of``.
         like: its property, or the same verdict of another shard: both carry the fields to copy.
-        sums: of the verdict.
+        sums: the sums of the verdict.
         decisive: whether each of its tensors must be decided.
         cut: whether the run ended before its last case.
     """

@@ -30,11 +30,11 @@ def shortfall(
     """One sentence for each thing that should have been checked and was not.
 
     Args:
-        verdicts: of the run.
-        sums: of these verdicts.
+        verdicts: the verdicts of the run.
+        sums: the sums of these verdicts.
         decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
         require: globs of properties that must have been checked.
-        undefined: what is wrong with the definition, one sentence for each affected case.
+        undefined: the mistakes of the definition, one sentence for each affected case.
         cases: the number of cases run.
         sizes: advice for a definition that raises on some sizes.
     """
@@ -65,7 +65,7 @@ def undecided(sums: Mapping[VerdictKey, Sums], decisive: Iterable[str]) -> list[
     """What no case decided, one entry a reason; such a run is not green.
 
     Args:
-        sums: of each verdict.
+        sums: the sums of each verdict.
         decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
     """
     own = {key: each for key, each in sums.items() if key.property_name in set(decisive)}

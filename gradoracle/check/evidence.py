@@ -319,7 +319,7 @@ class Evidence:
         Args:
             key: the result is kept under it.
             program: the mathematics on float64 tensors; must be traceable.
-            args: exactly what the kernel is given.
+            args: the arguments of the kernel, exactly.
             output_dtypes: the format in which the kernel stores each result; default the contract's ``output``.
 
         Raises:

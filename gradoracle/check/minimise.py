@@ -37,10 +37,10 @@ class Retry:
     """How cases are judged again.
 
     Attributes:
-        executor: runs them.
-        crashes: handles kernels that end their process.
-        progress: shows what is going on.
-        until: when to judge no further case, on the monotonic clock; None: never.
+        executor: the executor that runs them.
+        crashes: the treatment of kernels that end their process.
+        progress: the view of what is going on.
+        until: the time after which no case is judged, on the monotonic clock; None: no limit.
     """
 
     executor: Executor
@@ -74,8 +74,8 @@ def minimised(
         subjects: the resolved request.
         aggregate: the sums of its results.
         faults: its verdicts grouped into faults.
-        found: from ``as_found``.
-        retry: how cases are judged again; None: not at all, the run was interrupted.
+        found: the result of ``as_found``.
+        retry: the means to judge cases again; None: the run was interrupted, and no case is judged again.
 
     Returns:
         the counterexamples, and what interrupted the shrinking, or "".
@@ -302,7 +302,7 @@ def as_plain(smaller: PropertyResult, first: PropertyResult) -> bool:
 
     Args:
         smaller: the result on the smaller case.
-        first: that on the first one, a violation.
+        first: the result on the first case, a violation.
     """
     wrong = [found for found in first.findings if found.outcome is Outcome.VIOLATED]
     if smaller.status is not Status.VIOLATED or not wrong:

@@ -65,9 +65,9 @@ def overflows(evidence: Evidence, derivative: Derivative, names: Collection[str]
     """Whether some tensors break the contract in float64 too once only what overflows as written is infinite.
 
     Args:
-        evidence: of a case on which the tensors break the contract as written and hold when widened.
-        derivative: that they belong to.
-        names: of the tensors.
+        evidence: evidence of a case on which the tensors break the contract as written and hold when widened.
+        derivative: the derivative that the tensors belong to.
+        names: the names of the tensors.
     """
     intervention = Overflowing()
     with suppress(Unavailable, Refused, Crashed, Wrong):

@@ -42,10 +42,10 @@ class Subjects:
     Attributes:
         request: the request itself.
         device: cpu or cuda.
-        setup: what a worker process needs to resolve the same request.
+        setup: the data that a worker process needs to resolve the same request.
         family: its dims limited to the sizes used on that device.
-        kernels: by name, with the contracts and arguments of the request applied.
-        properties: by name, those that the request selects.
+        kernels: the kernels by name, with the contracts and arguments of the request.
+        properties: the properties that the request selects, by name.
         functions: every function that a run calls: the definition, the kernels and all properties.
         unasked: names of properties of the kernels' compilations that the request does not ask for (``asks_for``).
     """
@@ -81,12 +81,12 @@ class Plan:
     """The cases of a run, each with the properties to judge on it.
 
     Attributes:
-        subjects: what is checked.
+        subjects: the resolved request.
         jobs: the jobs of this run, in stream order.
         whole: the jobs of the whole stream; a shard runs some of them.
-        dtypes: by kernel, the dtypes in which it is checked.
+        dtypes: the dtypes in which each kernel is checked.
         owed: the verdicts that the whole stream must give, even where no case decides one.
-        expected: by coverage goal, the minimum number of cases.
+        expected: the minimum number of cases of each coverage goal.
         trial: a first call of the definition, to see that it accepts the cases; None where nothing is run.
     """
 

@@ -86,8 +86,8 @@ class Listener:
     """Callbacks that see the results of a run as they come and may end it.
 
     Attributes:
-        result: called with the result of each case.
-        halt: asked between cases; returns what to stop at, or "".
+        result: a function, called with the result of each case.
+        halt: a function, called between cases; returns what to stop at, or "".
         first: whether a job is run before the others.
     """
 
@@ -101,9 +101,9 @@ class Run:
 
     Attributes:
         subjects: the resolved request.
-        executor: runs the cases.
+        executor: the executor that runs the cases.
         totals: the sum of the results, once a plan has run.
-        interrupted: why it stopped early; "" where it did not.
+        interrupted: the reason why it stopped early; "" where it did not.
     """
 
     def __init__(self, subjects: Subjects, executor: Executor, progress: Progress, started: float) -> None:
@@ -284,7 +284,7 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
     Args:
         planned: the plan that was run.
         totals: the sum of its results.
-        verdicts: of the totals, with counterexamples.
+        verdicts: the verdicts of the totals, with counterexamples.
         **fields: fields of the Report that only the run knows: environment, seconds, interrupted, stopped, faults.
     """
     subjects, request, aggregate = planned.subjects, planned.subjects.request, totals.aggregate

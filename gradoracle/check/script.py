@@ -161,7 +161,7 @@ def reproduce(
         device: cpu or cuda; by default that of the case.
         oracle: the reading that gives the truth.
         contracts: dtype -> preset; by default the kernel's own.
-        family: as --family has it; None: the family of the line.
+        family: the value of --family; None: the family of the line.
 
     Raises:
         UsageError: the line, its target or the property cannot be resolved; the tensors are too large; the kernel has
@@ -259,14 +259,14 @@ def reproduction(
         inputs: by name, in the order of the call; float ones are differentiated. Strides and offsets are kept.
         cotangents: one for each float output, in order.
         tangents: one for each float input, in order.
-        options: passed by keyword; plain values.
+        options: plain values, passed by keyword.
         outputs: names of the outputs, in order.
         derivative: forward, vjp, jvp or hvp; made by ``torch.autograd``.
-        names: of what the derivative gives beyond the outputs, in order: ``dq``, ``jvp.o``, ``hvp.q``.
+        names: the names of the derivative's tensors beyond the outputs, in order: ``dq``, ``jvp.o``, ``hvp.q``.
         truths: float64, by the names above; only these are compared.
-        sigmas: what rounding explains, same names and shapes.
+        sigmas: the standard deviations of rounding, same names and shapes.
         keyword: inputs that are passed by keyword.
-        device: where the inputs go.
+        device: the device of the inputs.
         interpret: whether Triton must run without a GPU.
 
     Raises:

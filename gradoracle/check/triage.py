@@ -36,7 +36,7 @@ def triaged(
         subjects: the resolved request.
         aggregate: the sums of its results.
         found: the counterexamples, shrunk.
-        until: when to begin no further case, on the monotonic clock; None: never.
+        until: the time after which no case is begun, on the monotonic clock; None: no limit.
     """
     undecided = {key: shown for key, shown in found.items() if _is_undecided(aggregate.sums[key], shown)}
     if not undecided:

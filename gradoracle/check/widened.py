@@ -272,10 +272,10 @@ class WidenedRuns:
     """A derivative of a kernel, widened, on the sample of some evidence.
 
     Args:
-        evidence: as written.
-        derivative: that is run.
-        calls: of the kernel, at most; None: any number.
-        seconds: that may pass; None: any.
+        evidence: evidence of the kernel as it is written.
+        derivative: the derivative that is run.
+        calls: the most calls of the kernel; None: any number.
+        seconds: the most seconds that may pass; None: any number.
     """
 
     def __init__(self, evidence: Evidence, derivative: Derivative, calls: int | None, seconds: float | None) -> None:

@@ -40,11 +40,11 @@ def wrong_constant(
     Each float of the source and of launches is fitted by Newton's method to the tensors, in units of their budgets.
 
     Args:
-        evidence: of a case on which the tensors are wrong when widened.
-        derivative: that they belong to.
-        names: of the tensors.
-        calls: of the kernel, at most.
-        seconds: that may pass.
+        evidence: evidence of a case on which the tensors are wrong when widened.
+        derivative: the derivative that the tensors belong to.
+        names: the names of the tensors.
+        calls: the most calls of the kernel; None: any number.
+        seconds: the most seconds that may pass; None: any number.
 
     Returns:
         A constant with whose fitted value every tensor of the derivative holds when widened, and whose fitted value is

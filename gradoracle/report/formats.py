@@ -33,7 +33,7 @@ def render(
     """One or several reports in one of ``FORMATS``.
 
     Args:
-        reports: of one run; several for ``gradoracle check all``.
+        reports: the reports of one run; several for ``gradoracle check all``.
         format: one of them.
         width: columns of the terminal format; default 120.
         color: whether the terminal format may use escape sequences.

@@ -27,7 +27,7 @@ class ShownFault:
     """The verdicts of one fault.
 
     Attributes:
-        lead: of the property that compares the first wrong tensor with the truth; it is reported in full.
+        lead: the verdict of the property that compares the first wrong tensor with the truth; it is reported in full.
         others: the rest; only their properties are named.
         specific: one that says more than that numbers are wrong, where ``lead`` compares numbers.
         diagnosis: the likely cause; empty where none stands out.
@@ -71,8 +71,8 @@ def tell_all(fault: ShownFault, brief: bool = False, named: int | None = None) -
 
     Args:
         fault: the fault.
-        brief: in few lines: one tensor, and not the property's statement.
-        named: how many of the other properties are named; None: all of them.
+        brief: whether to use few lines: one tensor, and not the property's statement.
+        named: the number of other properties that are named; None: all of them.
     """
     lead, most = fault.lead, 1 if brief else _MOST_TENSORS
     lines = [*_what(lead, most, stated=not brief), *_case(lead), *_where(lead, most), *_why(lead)]
@@ -200,7 +200,7 @@ def also(fault: ShownFault, most: int | None = None) -> str:
 
     Args:
         fault: the fault.
-        most: how many are named; None: all of them.
+        most: the number of properties that are named; None: all of them.
     """
     dtypes: dict[str, list[str]] = {}
     for verdict in fault.others:

@@ -28,9 +28,9 @@ class Unchecked:
 
     Attributes:
         count: cases, summed over properties.
-        reason: in words; the first of several that differ only in their numbers.
+        reason: the reason in words; the first of several that differ only in their numbers.
         properties: the properties concerned.
-        alike: how many other reasons differ from it only in their numbers.
+        alike: the number of other reasons that differ from it only in their numbers.
     """
 
     count: int
@@ -206,7 +206,7 @@ class Kept:
     """What a kernel with no declared contract keeps in a dtype.
 
     Attributes:
-        kernel, dtype: of the verdicts.
+        kernel, dtype: the kernel and the dtype of the verdicts.
         preset: the strongest that explains every violation; "" if none does.
         lost: the bits lost, and at which statements, in words.
     """

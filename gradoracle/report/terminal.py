@@ -59,7 +59,7 @@ def render(reports: Sequence[Report], *, width: int | None = None, color: bool =
     """The reports of a run, one below the other, and where there are several one line on all of them.
 
     Args:
-        reports: of a run.
+        reports: the reports of a run.
         width: columns; None: ``WIDTH``.
         color: whether escape sequences may be used.
         verbose: every fault in full, every property, reason and goal, also where there are faults.
