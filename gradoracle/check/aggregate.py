@@ -169,17 +169,14 @@ def _rank(judged: PropertyResult) -> int:
     return 0 if judged.severity is None else judged.severity.rank
 
 
-def _first(seen: Seen) -> int:
-    return seen.first
-
-
 def _add_severity(sums: Sums, judged: PropertyResult, once: Seen) -> None:
     """Count the severity of a violating case, and what explains it; once one is wrong, no other is graver."""
     if judged.severity is None:
         return
     if judged.severity is Severity.WRONG:
         known = sums.severities.get(judged.severity.value, once)
-        sums.severities, sums.undecided, sums.presets = {judged.severity.value: min(known, once, key=_first)}, {}, {}
+        first = min(known, once, key=lambda seen: seen.first)
+        sums.severities, sums.undecided, sums.presets = {judged.severity.value: first}, {}, {}
     if Severity.WRONG.value in sums.severities:
         return
     add(sums.severities, judged.severity.value, once)

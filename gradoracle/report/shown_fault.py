@@ -93,7 +93,8 @@ def _what(verdict: Verdict, most: int = _MOST_TENSORS, stated: bool = True) -> L
     wrong = _wrong(counterexample)
     lines += [line for finding in wrong[:most] for line in _tell_finding(finding)]
     if more := wrong[most:]:
-        lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {_names(more)}"))
+        names = ", ".join(finding.tensor for finding in more)
+        lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {names}"))
     if said := _tell_severity(verdict):
         lines.append(("severity", said))
     if counterexample.message and verdict.status in _RAISED:
@@ -106,7 +107,8 @@ def _case(verdict: Verdict) -> Lines:
     counterexample = verdict.counterexample
     if counterexample is None:
         return [("case", "not kept")]
-    shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
+    shrunk = [counterexample.shrink_note] if counterexample.shrink_note else []
+    shrunk += [f"first seen on: {counterexample.shrunk_from}"] if counterexample.shrunk_from else []
     lines = [("first" if counterexample.pooled else "case", counterexample.case)]
     return [*lines, ("shrunk", "; ".join(shrunk))] if shrunk else lines
 
@@ -152,7 +154,8 @@ def _tell_specific(specific: Verdict | None) -> Lines:
 
 def _again(verdict: Verdict) -> Lines:
     """How to see it again."""
-    return [] if verdict.counterexample is None else [("replay", _replay(verdict.counterexample))]
+    shown = verdict.counterexample
+    return [] if shown is None else [("replay", shown.command or f"gradoracle replay {shlex.quote(shown.case)}")]
 
 
 def _wrong(counterexample: Counterexample) -> list[Finding]:
@@ -295,10 +298,6 @@ def _tell_constant(constant: WrongConstant) -> str:
     return f"{constant.file}:{constant.line}  {what}{constant.value:.9g} should be {constant.fitted:.9g}{name}"
 
 
-def _replay(counterexample: Counterexample) -> str:
-    return counterexample.command or f"gradoracle replay {shlex.quote(counterexample.case)}"
-
-
 def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
     rule = f"[{finding.rule}] " if finding.rule else ""
     yield finding.tensor, f"{rule}{finding.message or 'is wrong'}{_ratio(finding)}"
@@ -330,11 +329,3 @@ def _shown(finding: Finding) -> tuple[object, ...]:
     """What the pattern of a finding says, whatever its case's sizes are."""
     single = [span.first == span.last for span in finding.region.spans]
     return finding.region.shape, *single, finding.cause
-
-
-def _shrunk_from(case: str) -> str:
-    return f"first seen on: {case}" if case else ""
-
-
-def _names(findings: Iterable[Finding]) -> str:
-    return ", ".join(finding.tensor for finding in findings)

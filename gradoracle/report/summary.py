@@ -120,16 +120,13 @@ def _held(report: Report) -> str:
     kinds = Counter(verdict.severity for verdict in broken)
     said = ["nothing is wrong" if broken else "every checked property holds"]
     if kinds[Severity.PRECISION]:
-        said.append(f"precision is lost in {', '.join(dict.fromkeys(_dtypes(broken, Severity.PRECISION)))}")
+        dtypes = dict.fromkeys(verdict.dtype for verdict in broken if verdict.severity is Severity.PRECISION)
+        said.append(f"precision is lost in {', '.join(dtypes)}")
     if count := len({v.property_name for v in broken if v.severity is Severity.ROBUSTNESS}):
         said.append(f"{counted(count, 'property')} of robustness violated")
     if count := len({v.property_name for v in report.verdicts if v.is_open}):
         said.append(f"{counted(count, 'violated property')} not decided")
     return "; ".join(said)
-
-
-def _dtypes(verdicts: Sequence[Verdict], severity: Severity) -> list[str]:
-    return [verdict.dtype for verdict in verdicts if verdict.severity is severity]
 
 
 def _compared(report: Report) -> str:

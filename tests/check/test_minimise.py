@@ -23,6 +23,7 @@ from gradoracle.cli import main
 from gradoracle.execution import environment
 from gradoracle.model.case import Case, parse
 from gradoracle.model.dims import sizes
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.verdict import Report, Status, Verdict
@@ -338,8 +339,8 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     violation = _Minimiser._violation
 
-    def noted(self: _Minimiser, key: tuple[str, str, str], *rest: Any) -> Any:
-        found.append(key[0])
+    def noted(self: _Minimiser, key: VerdictKey, *rest: Any) -> Any:
+        found.append(key.property_name)
         return violation(self, key, *rest)
 
     monkeypatch.setattr(_Minimiser, "_violation", noted)
