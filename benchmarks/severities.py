@@ -44,7 +44,7 @@ from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
-from gradoracle.report.precision import kept
+from gradoracle.report.summary import kept
 
 BUGS, RELEASED = "bugs", "all released"
 HALF, DTYPES = ("bfloat16", "float16"), ("bfloat16", "float16", "float32")

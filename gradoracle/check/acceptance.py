@@ -66,10 +66,10 @@ def judge(
     """Judge one tensor by all rules, in the order exact, local, bias, pooled; the first one broken is the finding.
 
     Args:
-        name: what is compared.
-        got: what the kernel gave, any float dtype.
+        name: the name of what is compared.
+        got: the tensor that the kernel gave, any float dtype.
         truth: float64, the same shape.
-        allowance: what rounding explains.
+        allowance: the errors that rounding explains.
         continuous: whether the inputs come from a continuous random recipe: the rule is local, else worst case.
         error: ``got - truth`` where the caller knows it more precisely than float64 subtraction gives it.
         scale: what sensitivity is relative to; default ``|truth|``. For a relation whose sides cancel, their size.
@@ -162,14 +162,14 @@ def exactly(
     """A fact that needs no budget: violated where any of ``wrong`` is true.
 
     Args:
-        name: what is compared.
+        name: the name of what is compared.
         wrong: bool, the elements that break it.
-        message: what is wrong with them.
+        message: the mistake, in words.
         elements: the number of elements compared.
         lost: whether they are NaN or infinite where the truth is finite.
         axes: names of the dims of ``wrong``.
         of: the kernel's tensor that it is about, where ``name`` says more than that.
-        values: what the kernel gave and what is true, of the shape of ``wrong``, to be shown.
+        values: the kernel's values and the true ones, of the shape of ``wrong``, to be shown.
     """
     mask, named = wrong if isinstance(wrong, Tensor) else torch.tensor(wrong), (of,) if of else ()
     if bool(mask.any()):

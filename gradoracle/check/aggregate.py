@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.contract import weakest
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome, malformed
 from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.property import Property, PropertyKind
@@ -20,16 +21,14 @@ from gradoracle.model.sums import TELLING, Left, Seen, Sums, Telling, add, in_or
 from gradoracle.model.verdict import BROKEN, FAILING, Counterexample, Status, Verdict
 from gradoracle.model.wording import counted
 
-_TOLD = 1 << 18  # elements of a violating case that is kept
-_OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED)  # the last is reported by another property
-Key = tuple[str, str, str]  # property, kernel, dtype
+_MOST_WRONG = 1 << 18  # elements of a violating case that is kept
 
 
 class Aggregate:
     """Adds up case results; ``verdicts`` may be called at any time.
 
     Attributes:
-        sums: of each verdict, in report order.
+        sums: the sums of each verdict, in report order.
         judged: the number of cases on which some property held, was violated or crashed.
         planned: the number of planned cases, by "kernel in dtype".
         answered: the number of cases with an answer about the kernel, a refusal included, by "kernel in dtype".
@@ -48,9 +47,10 @@ class Aggregate:
         self._line, self._place = line, place
         self._added = 0
         # of each status that fails, the first case with its place
-        self._first: dict[tuple[Key, Status], tuple[int, Case, PropertyResult]] = {}
-        self._telling: dict[Key, dict[int, tuple[Case, PropertyResult]]] = {}  # the cases of ``Sums.telling``, by place
-        self.sums: dict[Key, Sums] = {}
+        self._first: dict[tuple[VerdictKey, Status], tuple[int, Case, PropertyResult]] = {}
+        # the cases of ``Sums.telling``, by place
+        self._telling: dict[VerdictKey, dict[int, tuple[Case, PropertyResult]]] = {}
+        self.sums: dict[VerdictKey, Sums] = {}
         self.judged = self.alarming = 0
         self.planned: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
@@ -59,9 +59,9 @@ class Aggregate:
         """Announce a planned case."""
         self.planned[_of(kernel, case)] += 1
 
-    def expect(self, property_name: str, kernel: str, dtype: str) -> None:
+    def expect(self, key: VerdictKey) -> None:
         """Announce a verdict that the run must give, so that it shows where no case decides it."""
-        self.sums.setdefault((property_name, kernel, dtype), Sums(property_name, kernel, dtype))
+        self.sums.setdefault(key, Sums(key.property_name, key.kernel, key.dtype))
 
     def add(self, result: CaseResult) -> None:
         """Add one case."""
@@ -73,10 +73,10 @@ class Aggregate:
         place = self._place_of(result.kernel, result.case)
         self._added += 1
         for judged in result.results:
-            key = (judged.property_name, result.kernel, result.case.dtype)
+            key = VerdictKey(judged.property_name, result.kernel, result.case.dtype)
             self._add(key, result.case, judged, place)
 
-    def failing(self, statuses: Sequence[Status] = BROKEN) -> Iterable[tuple[Key, Status, Case, PropertyResult]]:
+    def failing(self, statuses: Sequence[Status] = BROKEN) -> Iterable[tuple[VerdictKey, Status, Case, PropertyResult]]:
         """The first case of each verdict that has one of these statuses; earlier statuses take precedence."""
         for key in self.sums:
             for status in statuses:
@@ -89,28 +89,28 @@ class Aggregate:
         """The properties that a case before this one in the stream has shown to be wrong, in this kernel and dtype."""
         place, own = self._place_of(job.kernel, job.case), (job.kernel, job.case.dtype)
         return frozenset(
-            key[0]
+            key.property_name
             for (key, _), (first, _, result) in self._first.items()
-            if key[1:] == own and result.severity is Severity.WRONG and first < place
+            if (key.kernel, key.dtype) == own and result.severity is Severity.WRONG and first < place
         )
 
-    def telling(self, key: Key) -> list[tuple[Case, PropertyResult]]:
+    def telling(self, key: VerdictKey) -> list[tuple[Case, PropertyResult]]:
         """The violating cases of a verdict with the most elements, largest first."""
         return [self._telling[key][each.place] for each in self.sums[key].telling]
 
-    def verdicts(self, counterexamples: Mapping[Key, Counterexample]) -> list[Verdict]:
+    def verdicts(self, counterexamples: Mapping[VerdictKey, Counterexample]) -> list[Verdict]:
         """One Verdict per property, kernel and dtype, with the pooled rules applied to all its cases."""
         return [verdict_of(sums, counterexamples.get(key)) for key, sums in self.sums.items()]
 
     def _place_of(self, kernel: str, case: Case) -> int:
         return self._added if self._place is None else self._place(kernel, case)
 
-    def _add(self, key: Key, case: Case, judged: PropertyResult, place: int) -> None:
-        self.expect(*key)
+    def _add(self, key: VerdictKey, case: Case, judged: PropertyResult, place: int) -> None:
+        self.expect(key)
         sums, once = self.sums[key], Seen(1, place)
         status = judged.status.value
         if judged.status is Status.HOLDS and (status not in sums.statuses or place < sums.statuses[status].first):
-            sums.held = self._line(key[1], case)
+            sums.held = self._line(key.kernel, case)
         add(sums.statuses, status, once)
         if judged.status in FAILING:
             first = self._first.get((key, judged.status))
@@ -123,7 +123,7 @@ class Aggregate:
             if judged.why is not None:
                 sums.kinds[judged.reason] = judged.why
             if judged.why is Reason.DETACHED and sums.detachments[0][1].first == place:
-                sums.detached = self._line(key[1], case)
+                sums.detached = self._line(key.kernel, case)
         if judged.status is Status.VIOLATED:
             self._keep(key, case, judged, place)
             _add_severity(sums, judged, once)
@@ -152,11 +152,11 @@ class Aggregate:
                 sums.pools[finding.tensor] = finding.pool if known is None else known + finding.pool
                 sums.pooled += 1
 
-    def _keep(self, key: Key, case: Case, judged: PropertyResult, place: int) -> None:
+    def _keep(self, key: VerdictKey, case: Case, judged: PropertyResult, place: int) -> None:
         """Keep a violating case if it has more elements than those kept so far."""
         wrong = [finding for finding in judged.findings if finding.outcome is Outcome.VIOLATED]
         elements = sum(finding.elements for finding in wrong)
-        if elements > _TOLD:
+        if elements > _MOST_WRONG:
             return
         kept = sorted([*self.sums[key].telling, Telling(place, elements, len(wrong))], key=order_of_telling)[:TELLING]
         cases = {**self._telling.get(key, {}), place: (case, judged)}
@@ -169,17 +169,14 @@ def _rank(judged: PropertyResult) -> int:
     return 0 if judged.severity is None else judged.severity.rank
 
 
-def _first(seen: Seen) -> int:
-    return seen.first
-
-
 def _add_severity(sums: Sums, judged: PropertyResult, once: Seen) -> None:
     """Count the severity of a violating case, and what explains it; once one is wrong, no other is graver."""
     if judged.severity is None:
         return
     if judged.severity is Severity.WRONG:
         known = sums.severities.get(judged.severity.value, once)
-        sums.severities, sums.undecided, sums.presets = {judged.severity.value: min(known, once, key=_first)}, {}, {}
+        first = min(known, once, key=lambda seen: seen.first)
+        sums.severities, sums.undecided, sums.presets = {judged.severity.value: first}, {}, {}
     if Severity.WRONG.value in sums.severities:
         return
     add(sums.severities, judged.severity.value, once)
@@ -241,19 +238,19 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
 
 
 def _formulas(sums: Sums) -> list[str]:
-    """What is said of formulas that are off by less than the dtype shows."""
+    """A note on formulas that are off by less than the dtype shows."""
     tensors = [f"{name} by {off:.2g}" for name, off in sorted(sums.off.items())]
-    said = "the formula is off by less than float32 shows, relative to the value"
-    return [f"{said}: {', '.join(tensors)}"] if tensors else []
+    note = "the formula is off by less than float32 shows, relative to the value"
+    return [f"{note}: {', '.join(tensors)}"] if tensors else []
 
 
 def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive: bool, cut: bool) -> None:
     """Fill in what a verdict's sums do not hold.
 
     Args:
-        verdict: made by ``verdict_of``.
+        verdict: the result of ``verdict_of``.
         like: its property, or the same verdict of another shard: both carry the fields to copy.
-        sums: of the verdict.
+        sums: the sums of the verdict.
         decisive: whether each of its tensors must be decided.
         cut: whether the run ended before its last case.
     """
@@ -269,49 +266,13 @@ def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive
 
 
 def _add_detached(verdict: Verdict, sums: Sums) -> None:
-    """Violate a verdict of which some cases have a gradient, and others none in silence."""
+    """Violate a verdict where some cases have a gradient, and others silently have none."""
     of_cases = sums.detachments
     message = f"{of_cases[0][0]}, as it does on other cases"
     found = replace(malformed("gradient", message), derivative=verdict.derivative)
     verdict.status, verdict.severity = Status.VIOLATED, Severity.WRONG
     verdict.cases_violated, verdict.worst_error = sum(seen.count for _, seen in of_cases), math.inf
     verdict.counterexample = Counterexample(sums.detached, (found,), message=message, severity=Severity.WRONG)
-
-
-@dataclass(frozen=True)
-class Undecided:
-    """What no case of a run decided, as a sentence, and the reason, which is a part of it."""
-
-    sentence: str
-    reason: str
-
-
-def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecided]:
-    """What no case decided, one entry a reason; such a run is not green.
-
-    Args:
-        sums: of each verdict.
-        decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
-    """
-    own = {key: each for key, each in sums.items() if key[0] in set(decisive)}
-    properties: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> properties
-    found = []
-    taken = {  # once a decisive property was judged, a backward that always refuses is not merely unsupported
-        (kernel, dtype) for (_, kernel, dtype), each in own.items() if each.statuses.keys() & {"holds", "violated"}
-    }
-    for (property_name, kernel, dtype), each in own.items():
-        if set(each.statuses) == {"not checked"} and not each.left:
-            reason = next(reason for reason, _ in in_order(each.reasons))
-            if each.kinds.get(reason) not in _OPTIONAL:
-                properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
-        only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
-        if only_refused and (kernel, dtype) in taken:
-            reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
-            properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
-        for tensor, why in undecided_tensors(each).items():
-            sentence = f"{tensor} of {property_name} could not be decided on any {dtype} case of {kernel}: {why}"
-            found.append(Undecided(sentence, why))
-    return [*_undecided(properties), *found]
 
 
 def undecided_tensors(sums: Sums) -> dict[str, str]:
@@ -323,14 +284,6 @@ def undecided_tensors(sums: Sums) -> dict[str, str]:
 def _of(kernel: str, case: Case) -> str:
     """The key under which cases are counted."""
     return f"{kernel} in {case.dtype}"
-
-
-def _undecided(properties: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[Undecided]:
-    """One entry for each kernel and reason; ``properties``: (kernel, reason) -> dtype -> undecided properties."""
-    for (kernel, reason), by_dtype in properties.items():
-        names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
-        who = names[0] if len(names) == 1 else f"{len(names)} properties ({', '.join(names)})"
-        yield Undecided(f"{who} could not be decided on any {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
 
 
 def _severity(sums: Sums) -> Severity | None:

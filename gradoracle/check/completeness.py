@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from gradoracle.check.aggregate import Key, undecided
+from gradoracle.check.aggregate import undecided_tensors
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome
 from gradoracle.model.property import DIRECT
 from gradoracle.model.reason import Reason
-from gradoracle.model.sums import Sums
+from gradoracle.model.sums import Sums, in_order
 from gradoracle.model.verdict import Status, Verdict
+
+_OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED)  # the last is reported by another property
 
 
 def shortfall(
     verdicts: Iterable[Verdict],
-    sums: Mapping[Key, Sums],
+    sums: Mapping[VerdictKey, Sums],
     *,
     decisive: Collection[str],
     require: Iterable[str],
@@ -26,11 +30,11 @@ def shortfall(
     """One sentence for each thing that should have been checked and was not.
 
     Args:
-        verdicts: of the run.
-        sums: of these verdicts.
+        verdicts: the verdicts of the run.
+        sums: the sums of these verdicts.
         decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
         require: globs of properties that must have been checked.
-        undefined: what is wrong with the definition, one sentence for each affected case.
+        undefined: the mistakes of the definition, one sentence for each affected case.
         cases: the number of cases run.
         sizes: advice for a definition that raises on some sizes.
     """
@@ -49,7 +53,52 @@ def shortfall(
     return unmet
 
 
-def _left_open(verdicts: Sequence[Verdict], sums: Mapping[Key, Sums]) -> Iterator[str]:
+@dataclass(frozen=True)
+class Undecided:
+    """What no case of a run decided, as a sentence, and the reason, which is a part of it."""
+
+    sentence: str
+    reason: str
+
+
+def undecided(sums: Mapping[VerdictKey, Sums], decisive: Iterable[str]) -> list[Undecided]:
+    """What no case decided, one entry a reason; such a run is not green.
+
+    Args:
+        sums: the sums of each verdict.
+        decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
+    """
+    own = {key: each for key, each in sums.items() if key.property_name in set(decisive)}
+    properties: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> properties
+    found = []
+    taken = {  # once a decisive property was judged, a backward that always refuses is not merely unsupported
+        (key.kernel, key.dtype) for key, each in own.items() if each.statuses.keys() & {"holds", "violated"}
+    }
+    for key, each in own.items():
+        property_name, kernel, dtype = key.property_name, key.kernel, key.dtype
+        if set(each.statuses) == {"not checked"} and not each.left:
+            reason = next(reason for reason, _ in in_order(each.reasons))
+            if each.kinds.get(reason) not in _OPTIONAL:
+                properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
+        only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
+        if only_refused and (kernel, dtype) in taken:
+            reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
+            properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
+        for tensor, why in undecided_tensors(each).items():
+            sentence = f"{tensor} of {property_name} could not be decided on any {dtype} case of {kernel}: {why}"
+            found.append(Undecided(sentence, why))
+    return [*_undecided(properties), *found]
+
+
+def _undecided(properties: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[Undecided]:
+    """One entry for each kernel and reason; ``properties``: (kernel, reason) -> dtype -> undecided properties."""
+    for (kernel, reason), by_dtype in properties.items():
+        names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
+        who = names[0] if len(names) == 1 else f"{len(names)} properties ({', '.join(names)})"
+        yield Undecided(f"{who} could not be decided on any {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
+
+
+def _left_open(verdicts: Sequence[Verdict], sums: Mapping[VerdictKey, Sums]) -> Iterator[str]:
     """What violates a property, may be wrong or only imprecise, and was not decided by another property.
 
     One sentence for each kernel, dtype and reason.
@@ -82,12 +131,12 @@ def _violated(verdict: Verdict) -> set[str]:
     return {name for each in found if each.outcome is Outcome.VIOLATED for name in each.named}
 
 
-def _decided(verdicts: Iterable[Verdict], sums: Mapping[Key, Sums], kernel: str, dtype: str) -> set[str]:
+def _decided(verdicts: Iterable[Verdict], sums: Mapping[VerdictKey, Sums], kernel: str, dtype: str) -> set[str]:
     """The tensors of a kernel in a dtype that some property has compared with the truth, and decided."""
     return {
         tensor
         for each in verdicts
         if (each.kernel, each.dtype) == (kernel, dtype) and each.kind in DIRECT
         if each.status in (Status.HOLDS, Status.VIOLATED)
-        for tensor in sums[each.property_name, each.kernel, each.dtype].decided
+        for tensor in sums[each.key].decided
     }

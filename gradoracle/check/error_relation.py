@@ -31,7 +31,7 @@ class Part:
         """Its error as the rounding reading expects the errors of an input: variance, worst case, probes.
 
         Args:
-            turn: by how many the probes are shifted, so that the errors of parts with different turns are independent.
+            turn: the shift of the probes: the errors of parts with different turns are independent.
         """
         own = self.allowance
         radius = torch.zeros_like(own.sigma) if own.radius is None else own.radius
@@ -78,7 +78,7 @@ def related(
     wrong. The elements of the property that such an element enters are not checked further; the others are.
 
     Args:
-        name: what the two sides are.
+        name: the two sides in symbols.
         expression: of float64 tensors; must be traceable.
         parts: the kernel's tensors, in the order of the expression's arguments.
         scale: the size of either side, for the sensitivity; same arguments.

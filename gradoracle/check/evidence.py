@@ -117,7 +117,7 @@ class Evidence:
         return {name: found[name] for name in self.names(derivative) if name in found}
 
     def by_autograd(self, derivative: Derivative) -> Tensors:
-        """The tensors of a derivative by autograd, where the kernel has an explicit one besides; else none."""
+        """The tensors of a derivative by autograd, where the kernel has an explicit one, too; else none."""
         self._require_claim(derivative)
         is_beside_a_vjp = derivative is not Derivative.VJP and self.kernel.vjp is not None
         if getattr(self.kernel, derivative.value) is None or is_beside_a_vjp:
@@ -318,7 +318,7 @@ class Evidence:
         Args:
             key: the result is kept under it.
             program: the mathematics on float64 tensors; must be traceable.
-            args: exactly what the kernel is given.
+            args: the arguments of the kernel, exactly.
             output_dtypes: the format in which the kernel stores each result; default the contract's ``output``.
 
         Raises:

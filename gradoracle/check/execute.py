@@ -31,19 +31,19 @@ class Execution:
     """The jobs of a plan on an executor, and their progress.
 
     Attributes:
-        begun: how many jobs were begun.
-        ended: why the rest was not begun, other than for lack of time; "" otherwise.
-        stopped: by "kernel: call" or "compiling KERNEL", the seconds of what was still running when the time was up.
+        begun: the number of jobs that were begun.
+        ended: the reason why the rest was not begun, other than lack of time; "" otherwise.
+        stopped: the seconds of what was still running when the time was up, by "kernel: call" or "compiling KERNEL".
 
     Args:
         plan: the plan.
-        executor: runs the jobs.
-        crashes: handles kernels that end their process.
-        started: when the run started, on the monotonic clock.
-        until: when to begin no further job; None: never.
-        reserve: asked before each job, by how many seconds to stop before ``until``.
-        known_wrong: asked before each job, which properties an earlier case has shown to be wrong.
-        compiled: told the seconds of each compilation that is made ahead of a case, as those of all and of the longest.
+        executor: the executor that runs the jobs.
+        crashes: the treatment of kernels that end their process.
+        started: the start of the run, on the monotonic clock.
+        until: the time after which no job is begun; None: no limit.
+        reserve: a function, called before each job: by how many seconds to stop before ``until``.
+        known_wrong: a function, called before each job: the properties that an earlier case has shown to be wrong.
+        compiled: called with the seconds of each compilation that is made ahead of a case: of all, and of the longest.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Execution:
 
         Args:
             jobs: jobs of the plan, in the order in which to begin them.
-            take: called with each result as it comes; returns what to stop at, or "".
+            take: a function, called with each result as it comes; returns what to stop at, or "".
 
         Raises:
             UsageError: no process can be started, or the definition cannot be used.

@@ -134,7 +134,7 @@ class _Group:
 
     @property
     def is_apart(self) -> bool:
-        """Whether no wrong tensor explains it: a crash, an error of gradoracle, arguments."""
+        """Whether it comes of no wrong tensor: a crash, an error of gradoracle, arguments."""
         return any(v.status is not Status.VIOLATED or v.kind is PropertyKind.ARGUMENTS for v in self.members)
 
     @property
@@ -197,10 +197,10 @@ def _attached(groups: list[_Group]) -> list[_Group]:
 
 
 def _consequences(groups: list[_Group]) -> list[_Group]:
-    """Join groups of which one follows from the other: that of the first wrong tensor takes the others."""
+    """Join groups that follow from one another: that of the first wrong tensor takes the others."""
     kept: list[_Group] = []
     for group in sorted(groups, key=lambda group: min(map(_place, group.members))):
-        cause = next((each for each in kept if _explains(each, group)), None)
+        cause = next((each for each in kept if _implies(each, group)), None)
         if cause is None:
             kept.append(group)
         else:
@@ -208,13 +208,13 @@ def _consequences(groups: list[_Group]) -> list[_Group]:
     return kept
 
 
-def _explains(cause: _Group, other: _Group) -> bool:
+def _implies(cause: _Group, other: _Group) -> bool:
     """Whether what ``other`` finds follows from what ``cause`` finds, as far as names and derivatives tell.
 
     A tensor that is wrong may lose values and precision, too. The derivatives of a wrong output are wrong, and the
     second derivatives of what has a wrong first one. Where a tensor is wrong by comparison with the truth, relations
-    say no more; what programs read and write, and what changes from call to call, is seen beside the wrong tensors that
-    come of it. Lost values explain lost values, lost precision lost precision, and arguments nothing.
+    say no more; what programs read and write, and what changes from call to call, belongs to the wrong tensors that
+    come of it. Lost values come of lost values, lost precision of lost precision, and of arguments nothing.
     """
     if cause.kernel != other.kernel or cause.is_apart or other.is_apart:
         return False
@@ -277,15 +277,15 @@ def _compared(verdict: Verdict) -> set[str]:
 def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     """The marks of a verdict; verdicts with a mark in common are one fault.
 
-    A mark is a kernel, a tensor and how its values are wrong; or in place of the tensor a region that stands out, or
+    A mark is a kernel, a tensor and how its values are wrong; or instead of the tensor a region that stands out, or
     the property, unless it compares every tensor with the truth.
     """
     counterexample = verdict.counterexample
     if counterexample is None:
         return {(verdict.kernel, verdict.property_name)}
     if verdict.status in (Status.CRASHED, Status.ERROR):
-        said = counterexample.message  # "vjp raised ...", "hvp: killed by ...": what happened, in whichever call
-        what = said.partition(" raised ")[2] or said.rpartition(": ")[2]
+        message = counterexample.message  # "vjp raised ...", "hvp: killed by ...": what happened, in whichever call
+        what = message.partition(" raised ")[2] or message.rpartition(": ")[2]
         return {(verdict.kernel, verdict.status.value, without_numbers(what))}
     marks: set[tuple[str, ...]] = set()
     if verdict.kind not in DIRECT:  # one property in several dtypes

@@ -10,7 +10,7 @@ from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formulas
 from gradoracle.check.judge_property import LACKING, judge_property, kind_of
-from gradoracle.check.severity import explained, located
+from gradoracle.check.severity import located, with_severity
 from gradoracle.check.usable_case import is_tried
 from gradoracle.check.widened import Widened, judged_widened, widened
 from gradoracle.execution.call_errors import DeviceLost
@@ -69,8 +69,8 @@ def examine(
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
-        if job.explained and result.status is Status.VIOLATED and prop.name not in job.known_wrong:
-            result = explained(prop, evidence, result)
+        if job.with_severity and result.status is Status.VIOLATED and prop.name not in job.known_wrong:
+            result = with_severity(prop, evidence, result)
             if job.located:
                 result = located(prop, evidence, result)
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):

@@ -54,8 +54,8 @@ def demand(case: Case, family: Family, there: int) -> Demand:
     """The least that a case needs: its own tensors; or the oracle's inputs and the largest tensor of the definition.
 
     Args:
-        case: fits the family.
-        family: whose definition is run on tensors without storage, at the sizes of the case.
+        case: a case that fits the family.
+        family: its definition is run on tensors without storage, at the sizes of the case.
         there: bytes. A definition whose tensors cannot come near it is not run: none is taken to have more elements
             than the product of two of the case's.
     """

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gradoracle.check.aggregate import Key, complete, verdict_of
+from gradoracle.check.aggregate import complete, verdict_of
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import mapped
 from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.model.errors import UsageError
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import NO_FORMULA, Finding
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.sums import EXPECTED, TELLING, Shard, Sums, together
@@ -113,10 +114,10 @@ class _Whole:
         self._first = self._parts[0]
         have = {part.shard.part for part in parts}
         self._missing = [each for each in range(1, self._first.shard.parts + 1) if each not in have]
-        self._of: dict[Key, list[tuple[Part, Sums]]] = {}
+        self._of: dict[VerdictKey, list[tuple[Part, Sums]]] = {}
         for part in self._parts:
             for sums in part.shard.sums:
-                self._of.setdefault((sums.property_name, sums.kernel, sums.dtype), []).append((part, sums))
+                self._of.setdefault(VerdictKey(sums.property_name, sums.kernel, sums.dtype), []).append((part, sums))
         self._sums = {key: functools.reduce(operator.add, (sums for _, sums in own)) for key, own in self._of.items()}
 
     def report(self) -> Report:
@@ -171,13 +172,11 @@ class _Whole:
         ]
 
     def _verdicts(self) -> list[Verdict]:
-        known = {(v.property_name, v.kernel, v.dtype): v for part in self._parts for v in part.report.verdicts}
+        known = {verdict.key: verdict for part in self._parts for verdict in part.report.verdicts}
         verdicts = [verdict_of(sums, self._counterexample(key)) for key, sums in self._sums.items()]
         for verdict in verdicts:
-            like = known[verdict.property_name, verdict.kernel, verdict.dtype]
-            sums = self._sums[verdict.property_name, verdict.kernel, verdict.dtype]
-            decisive = verdict.property_name in self._first.shard.decisive
-            complete(verdict, like, sums, decisive=decisive, cut=self._is_cut())
+            like, decisive = known[verdict.key], verdict.property_name in self._first.shard.decisive
+            complete(verdict, like, self._sums[verdict.key], decisive=decisive, cut=self._is_cut())
             verdict.contract, verdict.declared = like.contract, like.declared
             if verdict.counterexample is not None and verdict.counterexample.pooled:
                 command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.property_name}"
@@ -188,7 +187,7 @@ class _Whole:
     def _is_cut(self) -> bool:
         return bool(self._missing) or any(part.report.interrupted for part in self._parts)
 
-    def _counterexample(self, key: Key) -> Counterexample | None:
+    def _counterexample(self, key: VerdictKey) -> Counterexample | None:
         """That of the shard whose failing case comes first in the stream, with the findings of the largest cases."""
         for status in FAILING:
             failing = [(part, sums) for part, sums in self._of[key] if status.value in sums.statuses]
@@ -218,18 +217,17 @@ class _Whole:
         return {message: dict(tables[message]) for message in sorted(tables, key=self._place)}
 
 
-def _shown(part: Part, key: Key, status: Status) -> Counterexample | None:
+def _shown(part: Part, key: VerdictKey, status: Status) -> Counterexample | None:
     """A shard's counterexample of a verdict; None where its cases fail only when pooled."""
     own = (
         v
         for v in part.report.verdicts
-        if (v.property_name, v.kernel, v.dtype) == key
-        and (v.status is status or (v.is_open and status is Status.VIOLATED))
+        if v.key == key and (v.status is status or (v.is_open and status is Status.VIOLATED))
     )
     return next((v.counterexample for v in own if v.counterexample and not v.counterexample.pooled), None)
 
 
-def _further(key: Key, failing: Iterable[tuple[Part, Sums]]) -> tuple[Finding, ...]:
+def _further(key: VerdictKey, failing: Iterable[tuple[Part, Sums]]) -> tuple[Finding, ...]:
     """The violations found on the cases with the most elements, over all shards."""
     seen: list[tuple[int, int, tuple[Finding, ...]]] = []
     for part, sums in failing:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gradoracle.cases.shrinking import Late, shrink
-from gradoracle.check.aggregate import Aggregate, Key
+from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.diagnosis.reconstruction import agreed
 from gradoracle.check.plan import Subjects
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
-from gradoracle.model.fault import Fault
+from gradoracle.model.fault import Fault, VerdictKey
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Formula, Outcome
 from gradoracle.model.job import Job, PropertyResult
 from gradoracle.model.property import DIRECT, PropertyKind
@@ -29,7 +29,7 @@ EXPLAINED = 3  # cases for which an explaining formula is searched
 TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where attempts count, not seconds; formulas then come from smaller cases
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 NOT_TELLING = "not shrunk: another verdict shows this fault"
-Failing = tuple[Key, Status, Case, PropertyResult]
+Failing = tuple[VerdictKey, Status, Case, PropertyResult]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Retry:
     """How cases are judged again.
 
     Attributes:
-        executor: runs them.
-        crashes: handles kernels that end their process.
-        progress: shows what is going on.
-        until: when to judge no further case, on the monotonic clock; None: never.
+        executor: the executor that runs them.
+        crashes: the treatment of kernels that end their process.
+        progress: the view of what is going on.
+        until: the time after which no case is judged, on the monotonic clock; None: no limit.
     """
 
     executor: Executor
@@ -49,24 +49,11 @@ class Retry:
     until: float | None = None
 
 
-def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexample]:
+def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[VerdictKey, Counterexample]:
     """The first case of each failing verdict; where it will be shrunk, with the findings of the largest cases."""
     found = {}
     for key, _, case, result in (*aggregate.failing([Status.ERROR]), *aggregate.failing()):
-        line = subjects.line(key[1], case)
-        message = _message(result)
-        found[key] = Counterexample(
-            line,
-            result.findings,
-            message=message,
-            trace=result.trace,
-            preset=result.preset,
-            unexplained=result.unexplained,
-            severity=result.severity,
-            undecided=result.undecided,
-            loss=result.loss,
-            constant=result.constant,
-        )
+        found[key] = _shown(subjects.line(key.kernel, case), result)
     if subjects.request.inputs is None and subjects.request.shrink_seconds != 0:
         found |= {key: replace(found[key], further=_further(aggregate, key)) for key, *_ in aggregate.failing()}
     return found
@@ -76,10 +63,10 @@ def minimised(
     subjects: Subjects,
     aggregate: Aggregate,
     faults: Sequence[Fault],
-    found: dict[Key, Counterexample],
+    found: dict[VerdictKey, Counterexample],
     retry: Retry | None,
-) -> tuple[dict[Key, Counterexample], str]:
-    """The case of each failing verdict, shrunk and explained as far as time allows, leading verdicts first.
+) -> tuple[dict[VerdictKey, Counterexample], str]:
+    """The case of each failing verdict, shrunk and judged again as far as time allows, leading verdicts first.
 
     After an interrupt no further case is judged, and what is known by then is returned.
 
@@ -87,8 +74,8 @@ def minimised(
         subjects: the resolved request.
         aggregate: the sums of its results.
         faults: its verdicts grouped into faults.
-        found: from ``as_found``.
-        retry: how cases are judged again; None: not at all, the run was interrupted.
+        found: the result of ``as_found``.
+        retry: the means to judge cases again; None: the run was interrupted, and no case is judged again.
 
     Returns:
         the counterexamples, and what interrupted the shrinking, or "".
@@ -114,11 +101,11 @@ class _Minimiser:
         self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
 
     def all(
-        self, failing: list[Failing], faults: Sequence[Fault], found: dict[Key, Counterexample]
-    ) -> dict[Key, Counterexample]:
+        self, failing: list[Failing], faults: Sequence[Fault], found: dict[VerdictKey, Counterexample]
+    ) -> dict[VerdictKey, Counterexample]:
         """The counterexamples of all failures."""
         telling = _telling(faults, found, {key for key, status, *_ in failing if status is Status.CRASHED})
-        made: dict[Key, Counterexample] = {}
+        made: dict[VerdictKey, Counterexample] = {}
         if self._by_tries:
             made = {k: replace(found[k], shrink_note=NOT_TELLING) for k, *_ in failing if k not in telling}
             failing = [each for each in failing if each[0] in telling]
@@ -154,55 +141,47 @@ class _Minimiser:
         self.interrupted = self.interrupted or how
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
-        (property_name, _, _), status, _, result = failing
+        key, status, _, result = failing
         if status is Status.CRASHED:  # calls on the sample itself come before those on variants, which have a prefix
-            return True, result.reason.count(": "), property_name
-        properties = self._subjects.properties
-        return False, -properties[property_name].rank if property_name in properties else 0, property_name
+            return True, result.reason.count(": "), key.property_name
+        return False, -self._subjects.properties[key.property_name].rank, key.property_name
 
-    def _violation(self, key: Key, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
-        property_name, kernel, _ = key
+    def _violation(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
+        property_name, kernel = key.property_name, key.kernel
         known: dict[Case, PropertyResult] = {case: result}
         is_decided = result.severity not in (None, Severity.UNDECIDED)
 
         def violates(candidate: Case) -> bool:
             if candidate not in known:
-                known[candidate] = self._judge(kernel, candidate, property_name, explained=is_decided)
+                known[candidate] = self._judge(kernel, candidate, property_name, with_severity=is_decided)
             found = known[candidate]
             return as_plain(found, result) and (not is_decided or found.severity is result.severity)
 
         smallest, note = self._shrunk(key, case, violates, seconds)
-        explained = known[smallest]
+        again = known[smallest]
         if not self.interrupted and time.monotonic() < self._until:
             try:
-                explained = self._again(kernel, smallest, property_name)
-                unexplained = explained.severity is Severity.WRONG and explained.constant is None
+                again = self._again(kernel, smallest, property_name)
+                unexplained = again.severity is Severity.WRONG and again.constant is None
                 if smallest != case and unexplained and self._subjects.properties[property_name].kind in DIRECT:
                     larger = self._again(kernel, case, property_name)  # one element would be explained by any constant
-                    explained = replace(explained, constant=larger.constant)
+                    again = replace(again, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
-        shown_as = explained if explained.status is Status.VIOLATED else known[smallest]
-        line = self._subjects.line(kernel, smallest)
-        message = _message(explained)
-        shown = Counterexample(
-            line,
-            shown_as.findings,
+        shown_as = again if again.status is Status.VIOLATED else known[smallest]
+        shown = replace(
+            _shown(self._subjects.line(kernel, smallest), shown_as),
             shrink_note=note,
-            message=message,
-            preset=explained.preset,
-            unexplained=explained.unexplained,
-            severity=shown_as.severity,
-            undecided=shown_as.undecided,
-            loss=shown_as.loss,
-            constant=shown_as.constant,
+            message=_message(again),
+            preset=again.preset,
+            unexplained=again.unexplained,
         )
         shown = self._shrunk_from(shown, key, case, result)
         return replace(shown, formula=self._formula(key, seconds), further=_further(self._aggregate, key))
 
-    def _formula(self, key: Key, seconds: float) -> Formula:
+    def _formula(self, key: VerdictKey, seconds: float) -> Formula:
         """The edited definition that gives what the kernel gave on the largest few cases; none from one case."""
-        property_name, kernel, _ = key
+        property_name, kernel = key.property_name, key.kernel
         formulas: list[tuple[Formula, ...] | None] = []
         telling = self._aggregate.telling(key)
         telling = telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]
@@ -215,16 +194,18 @@ class _Minimiser:
                 self._interrupt(error)
         return agreed(formulas)
 
-    def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: PropertyResult) -> Counterexample:
+    def _shrunk_from(
+        self, shown: Counterexample, key: VerdictKey, case: Case, result: PropertyResult
+    ) -> Counterexample:
         """The counterexample with the first case and its findings, where that is another case."""
-        if shown.case == (first := self._subjects.line(key[1], case)):
+        if shown.case == (first := self._subjects.line(key.kernel, case)):
             return shown
         wrong = tuple(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
         return replace(shown, shrunk_from=first, first_findings=wrong)
 
-    def _crash(self, key: Key, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
+    def _crash(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
         """One crashing call breaks every property that needs it; its case is shrunk once for all of them."""
-        property_name, kernel, dtype = key
+        property_name, kernel, dtype = key.property_name, key.kernel, key.dtype
         fault = (kernel, dtype, without_numbers(result.reason))
         known = self._crashes.get(fault)
         if known is None or not self._applies(property_name, kernel, known[0]):
@@ -235,9 +216,9 @@ class _Minimiser:
         shown = Counterexample(line, findings, shrink_note=note, message=result.reason)
         return self._shrunk_from(shown, key, case, result)
 
-    def _smaller_crash(self, key: Key, case: Case, result: PropertyResult, seconds: float) -> tuple[Case, str]:
+    def _smaller_crash(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> tuple[Case, str]:
         """The smallest case found on which the call crashes as it did, and a note; a hang is not shrunk."""
-        property_name, kernel, _ = key
+        property_name, kernel = key.property_name, key.kernel
         if result.why is Reason.HUNG:
             return case, "not shrunk: every attempt at a call that hangs takes the whole time limit"
         deadline, expected = time.monotonic() + seconds, without_numbers(result.reason)
@@ -251,7 +232,7 @@ class _Minimiser:
 
         try:
             for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # cases on which another call crashes
-                if (other, dtype) == key[1:] and seconds > 1 and self._tries > 0:
+                if (other, dtype) == (kernel, key.dtype) and seconds > 1 and self._tries > 0:
                     self._tries -= 1
                     if crashes(smallest):
                         return smallest, ""
@@ -260,9 +241,9 @@ class _Minimiser:
             return case, INTERRUPTED
         return self._shrunk(key, case, crashes, seconds)
 
-    def _shrunk(self, key: Key, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
+    def _shrunk(self, key: VerdictKey, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
         """The smallest case found that still fails, and a note on why it may not be the smallest."""
-        property_name, kernel, _ = key
+        property_name, kernel = key.property_name, key.kernel
         if seconds <= 1 or self._tries <= 0:
             used_up = "time for shrinking was" if seconds <= 1 else "attempts at shrinking were"
             return case, f"not shrunk: the {used_up} used up by other properties"
@@ -290,14 +271,14 @@ class _Minimiser:
             self._interrupt(error)
             return best[-1], INTERRUPTED
 
-    def _judge(self, kernel: str, case: Case, property_name: str, explained: bool = False) -> PropertyResult:
+    def _judge(self, kernel: str, case: Case, property_name: str, with_severity: bool = False) -> PropertyResult:
         if not self._applies(property_name, kernel, case):
             return PropertyResult(property_name, Status.NOT_CHECKED)
-        return self._settled(Job(kernel, case, (property_name,), explained=explained))
+        return self._settled(Job(kernel, case, (property_name,), with_severity=with_severity))
 
     def _again(self, kernel: str, case: Case, property_name: str) -> PropertyResult:
-        """The result on the smallest case, judged once more and explained."""
-        return self._settled(Job(kernel, case, (property_name,), explained=True, located=True))
+        """The result on the smallest case, judged once more, with its severity."""
+        return self._settled(Job(kernel, case, (property_name,), with_severity=True, located=True))
 
     def _settled(self, job: Job) -> PropertyResult:
         """The result of the one property of a job."""
@@ -321,7 +302,7 @@ def as_plain(smaller: PropertyResult, first: PropertyResult) -> bool:
 
     Args:
         smaller: the result on the smaller case.
-        first: that on the first one, a violation.
+        first: the result on the first case, a violation.
     """
     wrong = [found for found in first.findings if found.outcome is Outcome.VIOLATED]
     if smaller.status is not Status.VIOLATED or not wrong:
@@ -337,22 +318,21 @@ def as_plain(smaller: PropertyResult, first: PropertyResult) -> bool:
     )
 
 
-def _telling(faults: Sequence[Fault], found: dict[Key, Counterexample], crashed: set[Key]) -> list[Key]:
+def _telling(
+    faults: Sequence[Fault], found: dict[VerdictKey, Counterexample], crashed: set[VerdictKey]
+) -> list[VerdictKey]:
     """The verdicts whose cases a report shows: those that lead its faults, violations first, then specific ones."""
-    leads = [(each.verdicts[0].property_name, each.verdicts[0].kernel, each.verdicts[0].dtype) for each in faults]
-    leads.sort(key=lambda key: key in crashed)
-    specific = [
-        (key.property_name, key.kernel, key.dtype) for key in (each.specific for each in faults) if key is not None
-    ]
+    leads = sorted((each.verdicts[0] for each in faults), key=lambda key: key in crashed)
+    specific = [each.specific for each in faults if each.specific is not None]
     return [key for key in (*leads, *specific) if key in found]
 
 
-def _further(aggregate: Aggregate, key: Key) -> tuple[Finding, ...]:
+def _further(aggregate: Aggregate, key: VerdictKey) -> tuple[Finding, ...]:
     """The violations found on the largest cases of a verdict."""
     return tuple(f for _, result in aggregate.telling(key) for f in result.findings if f.outcome is Outcome.VIOLATED)
 
 
-def mapped_all(found: dict[Key, Counterexample]) -> dict[Key, Counterexample]:
+def mapped_all(found: dict[VerdictKey, Counterexample]) -> dict[VerdictKey, Counterexample]:
     """Counterexamples, each with one error map a tensor."""
     return {key: mapped(shown) for key, shown in found.items()}
 
@@ -372,6 +352,22 @@ def mapped(shown: Counterexample) -> Counterexample:
         findings=kept(shown.findings),
         first_findings=kept(shown.first_findings),
         further=kept(shown.further),
+    )
+
+
+def _shown(line: str, result: PropertyResult) -> Counterexample:
+    """The counterexample of a failing case, before anything is shrunk."""
+    return Counterexample(
+        line,
+        result.findings,
+        message=_message(result),
+        trace=result.trace,
+        preset=result.preset,
+        unexplained=result.unexplained,
+        severity=result.severity,
+        undecided=result.undecided,
+        loss=result.loss,
+        constant=result.constant,
     )
 
 

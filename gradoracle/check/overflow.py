@@ -1,7 +1,7 @@
 """Overflow: whether a value on the way that is too large for its dtype makes finite results wrong.
 
 The square of 300 is infinite in float16, and a norm divided by it 0: finite, wrong, and right in float64. That is no
-lost precision, of which a wider budget would explain some: the value is lost.
+lost precision, which a wider budget would explain: the value is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.widened_runs import WidenedRuns
+from gradoracle.check.widened import WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.intervention import Narrowed
 from gradoracle.model.derivative import Derivative
@@ -65,9 +65,9 @@ def overflows(evidence: Evidence, derivative: Derivative, names: Collection[str]
     """Whether some tensors break the contract in float64 too once only what overflows as written is infinite.
 
     Args:
-        evidence: of a case on which the tensors break the contract as written and hold when widened.
-        derivative: that they belong to.
-        names: of the tensors.
+        evidence: evidence of a case on which the tensors break the contract as written and hold when widened.
+        derivative: the derivative that the tensors belong to.
+        names: the names of the tensors.
     """
     intervention = Overflowing()
     with suppress(Unavailable, Refused, Crashed, Wrong):

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,6 @@ from gradoracle.cases.coverage import wanted_goals
 from gradoracle.cases.saved_tensors import saved_case, saved_line
 from gradoracle.cases.stream import stream
 from gradoracle.check import memory_estimate
-from gradoracle.check.aggregate import Key
 from gradoracle.check.properties import no_such_property
 from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, subjects
 from gradoracle.check.usable_case import require_case
@@ -25,6 +24,7 @@ from gradoracle.model.case import Case, parse
 from gradoracle.model.contract import contract
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.formats import DTYPES, FORMATS
 from gradoracle.model.job import DefinitionJob, Job
 from gradoracle.model.kernel import Kernel
@@ -42,10 +42,10 @@ class Subjects:
     Attributes:
         request: the request itself.
         device: cpu or cuda.
-        setup: what a worker process needs to resolve the same request.
+        setup: the data that a worker process needs to resolve the same request.
         family: its dims limited to the sizes used on that device.
-        kernels: by name, with the contracts and arguments of the request applied.
-        properties: by name, those that the request selects.
+        kernels: the kernels by name, with the contracts and arguments of the request.
+        properties: the properties that the request selects, by name.
         functions: every function that a run calls: the definition, the kernels and all properties.
         unasked: names of properties of the kernels' compilations that the request does not ask for (``asks_for``).
     """
@@ -59,17 +59,17 @@ class Subjects:
     functions: tuple[Callable[..., Any], ...]
     unasked: tuple[str, ...] = ()
 
-    def place(self, kernel: str) -> str:
+    def target(self, kernel: str) -> str:
         """The target, with the kernel's name where it has several."""
-        target = self.request.target
-        return f"{target}:{kernel}" if len(self.kernels) > 1 and ":" not in target else target
+        asked = self.request.target
+        return f"{asked}:{kernel}" if len(self.kernels) > 1 and ":" not in asked else asked
 
     def line(self, kernel: str, case: Case) -> str:
         """A case as one line that replays this target's kernel; for saved tensors, which tensors they are."""
         if self.request.inputs is not None:
             return saved_line(case, self.family, self.request.inputs)
         own = self.request.family
-        return case.line(self.place(kernel), self.device, own if own and own != case.family else "")
+        return case.line(self.target(kernel), self.device, own if own and own != case.family else "")
 
     def dtypes(self, kernel: str) -> tuple[str, ...]:
         """The dtypes in which a kernel is checked."""
@@ -81,12 +81,12 @@ class Plan:
     """The cases of a run, each with the properties to judge on it.
 
     Attributes:
-        subjects: what is checked.
+        subjects: the resolved request.
         jobs: the jobs of this run, in stream order.
         whole: the jobs of the whole stream; a shard runs some of them.
-        dtypes: by kernel, the dtypes in which it is checked.
+        dtypes: the dtypes in which each kernel is checked.
         owed: the verdicts that the whole stream must give, even where no case decides one.
-        expected: by coverage goal, the minimum number of cases.
+        expected: the minimum number of cases of each coverage goal.
         trial: a first call of the definition, to see that it accepts the cases; None where nothing is run.
     """
 
@@ -94,7 +94,7 @@ class Plan:
     jobs: tuple[Job, ...]
     whole: tuple[Job, ...]
     dtypes: Mapping[str, tuple[str, ...]]
-    owed: tuple[Key, ...] = ()
+    owed: tuple[VerdictKey, ...] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
     trial: DefinitionJob | None = None
 
@@ -165,14 +165,14 @@ def setup_of(request: Request, device: str) -> Setup:
 
 
 def plan(
-    subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = None, *, explained: bool = False
+    subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = None, *, with_severity: bool = False
 ) -> Plan:
     """The cases of every kernel with the properties to judge on each, or the one case of saved tensors.
 
     Args:
         subjects: the resolved request.
         chosen: selects the properties of a job; a job left with none is dropped. None: all.
-        explained: whether violations are explained as they are found (``Job.explained``).
+        with_severity: whether the severity of violations is found at once (``Job.with_severity``).
 
     Raises:
         UsageError: sizes or saved tensors do not fit.
@@ -180,27 +180,22 @@ def plan(
     request = subjects.request
     if request.inputs is not None:
         whole = _saved_jobs(subjects, request.inputs)
-        owed = [(property_name, job.kernel, job.case.dtype) for job in whole for property_name in job.properties]
-        return Plan(subjects, whole, whole, {j.kernel: (j.case.dtype,) for j in whole}, tuple(owed), {}, _trial(whole))
+        saved = {job.kernel: (job.case.dtype,) for job in whole}
+        return Plan(subjects, whole, whole, saved, _owed(whole), {}, _trial(whole))
     examples = request.examples or (CASES_ON_CUDA if subjects.device == "cuda" else CASES_ON_CPU)
     streams = {name: _stream(subjects, name, examples) for name in subjects.kernels}
     turns = itertools.zip_longest(*streams.values())  # kernels take turns, so that a run cut short has seen all of them
     every = [job for turn in turns for job in turn if job is not None]
-    owed = [
-        (property_name, job.kernel, job.case.dtype)
-        for jobs in streams.values()
-        for job in jobs
-        for property_name in job.properties
-    ]
+    owed = _owed(itertools.chain(*streams.values()))
     whole = tuple(every)
     jobs = whole if request.shard == (1, 1) else part(whole, *request.shard)
     if chosen is not None:
         jobs = tuple(replace(job, properties=properties) for job in jobs if (properties := chosen(job)))
-    if explained:
-        jobs = tuple(replace(job, explained=True) for job in jobs)
+    if with_severity:
+        jobs = tuple(replace(job, with_severity=True) for job in jobs)
     dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
     goals = _wanted(subjects, examples)
-    return Plan(subjects, jobs, whole, dtypes, tuple(dict.fromkeys(owed)), goals, _trial(jobs))
+    return Plan(subjects, jobs, whole, dtypes, owed, goals, _trial(jobs))
 
 
 def replayed(line: str, **fields: Any) -> tuple[Request, Case]:
@@ -229,7 +224,7 @@ def plan_of(case: Case, subjects: Subjects, there: int, where: str) -> Plan:
     for name, kernel in subjects.kernels.items():
         require_case(case, subjects.family, kernel, memory=(there, where))
         (properties,) = properties_on(subjects.properties.values(), kernel, [case])
-        jobs.append(Job(name, case, properties, explained=True, located=True))
+        jobs.append(Job(name, case, properties, with_severity=True, located=True))
     dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
     return Plan(subjects, tuple(jobs), tuple(jobs), dtypes)
 
@@ -260,8 +255,8 @@ def properties_on(properties: Collection[Property], kernel: Kernel, cases: Seque
 
     In each dtype the first case has the decisive properties, the second all others and the third those judged once a
     kernel, such as compilations, so that results appear early. A property that applies to no case from there on is
-    judged on the last case before. Those of the widened kernel are judged, besides their share, on the case with the
-    most tiles of each block configuration: what one tile carries over to the next shows there alone.
+    judged on the last case before. Those of the widened kernel are judged on their share and on the case with the most
+    tiles of each block configuration: what one tile carries over to the next shows there alone.
     """
     chosen: list[set[str]] = [set() for _ in cases]
     for prop in properties:
@@ -295,6 +290,12 @@ def _of_the_most_tiles(kernel: Kernel, cases: Sequence[Case], places: Sequence[i
         return many, FORMATS[case.dtype].unit_roundoff
 
     return set({cases[place].blocks: place for place in sorted(places, key=tiles)}.values())
+
+
+def _owed(jobs: Iterable[Job]) -> tuple[VerdictKey, ...]:
+    """The verdicts that jobs give, in their order."""
+    keys = (VerdictKey(name, job.kernel, job.case.dtype) for job in jobs for name in job.properties)
+    return tuple(dict.fromkeys(keys))
 
 
 def _trial(jobs: Sequence[Job]) -> DefinitionJob | None:
@@ -354,7 +355,7 @@ def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
                 f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
             )
         (properties,) = properties_on(subjects.properties.values(), kernel, [case])
-        jobs.append(Job(name, case, properties, explained=True, located=True))
+        jobs.append(Job(name, case, properties, with_severity=True, located=True))
     return tuple(jobs)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
+from gradoracle.check.widened import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.intervention import Narrowed, Noted
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine
@@ -30,11 +30,11 @@ def lost_at(
     Halves of the statements round in turn, and those halves of them that break the contract, down to single statements.
 
     Args:
-        evidence: of a case on which the tensors break the contract as written and hold when widened.
-        derivative: that they belong to.
-        names: of the tensors.
-        calls: of the kernel, at most.
-        seconds: that may pass.
+        evidence: evidence of a case on which the tensors break the contract as written and hold when widened.
+        derivative: the derivative that the tensors belong to.
+        names: the names of the tensors.
+        calls: the most calls of the kernel; None: any number.
+        seconds: the most seconds that may pass; None: any number.
 
     Returns:
         The statement that alone breaks the contract, of several the one with the largest error and of equal ones the

@@ -46,7 +46,7 @@ def repeated(
         target: the target, with the kernel's name where there are several.
         device: the device of the run.
         property_name: the property's name; "" for all.
-        shard: by default that of the request.
+        shard: the part and the number of parts; by default that of the request.
     """
     part, parts = request.shard if shard is None else shard
     words = options_of(request, "dtype", "dim", "examples")

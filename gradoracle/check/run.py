@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradoracle.check.aggregate import Key, complete
+from gradoracle.check.aggregate import complete
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import Execution, executor_for
@@ -25,6 +25,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.claims import claimed
 from gradoracle.model.dims import written
 from gradoracle.model.family import Family
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import location_of
@@ -45,7 +46,7 @@ def check(request: Request, progress: Progress | None = None) -> Report:
             memory).
     """
     with running(request, progress) as run:
-        planned = plan(run.subjects, explained=True)
+        planned = plan(run.subjects, with_severity=True)
         require_memory(planned, *run.executor.memory())
         run.over(planned)
         return run.report()
@@ -85,8 +86,8 @@ class Listener:
     """Callbacks that see the results of a run as they come and may end it.
 
     Attributes:
-        result: called with the result of each case.
-        halt: asked between cases; returns what to stop at, or "".
+        result: a function, called with the result of each case.
+        halt: a function, called between cases; returns what to stop at, or "".
         first: whether a job is run before the others.
     """
 
@@ -100,9 +101,9 @@ class Run:
 
     Attributes:
         subjects: the resolved request.
-        executor: runs the cases.
+        executor: the executor that runs the cases.
         totals: the sum of the results, once a plan has run.
-        interrupted: why it stopped early; "" where it did not.
+        interrupted: the reason why it stopped early; "" where it did not.
     """
 
     def __init__(self, subjects: Subjects, executor: Executor, progress: Progress, started: float) -> None:
@@ -184,7 +185,7 @@ class Run:
             faults=diagnosed(faults, verdicts),
         )
 
-    def _verdicts(self, counterexamples: dict[Key, Counterexample]) -> list[Verdict]:
+    def _verdicts(self, counterexamples: dict[VerdictKey, Counterexample]) -> list[Verdict]:
         return verdicts_of(self.subjects, self.totals, counterexamples, bool(self.interrupted))
 
     def _take(self, result: CaseResult) -> None:
@@ -207,38 +208,42 @@ class Run:
         self._progress.case(self.totals.done, properties, sum(1 for _ in aggregate.failing()), note)
 
 
-def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, result: PropertyResult) -> Verdict:
+def first_failure(subjects: Subjects, key: VerdictKey, status: Status, case: Case, result: PropertyResult) -> Verdict:
     """A failure as it was found, before its case is shrunk for the report."""
-    property_name, kernel, dtype = key
-    line = subjects.line(kernel, case)
-    shown = command(subjects.request, subjects.place(kernel), subjects.device, line, subjects.properties[property_name])
-    found = Counterexample(line, result.findings, message=result.reason, command=shown)
-    statement, declared = subjects.properties[property_name].statement, subjects.kernels[kernel].declares(dtype)
-    verdict = Verdict(
-        property_name, kernel, dtype, status, counterexample=found, statement=statement, declared=declared
+    prop, line = subjects.properties[key.property_name], subjects.line(key.kernel, case)
+    shown = command(subjects.request, subjects.target(key.kernel), subjects.device, line, prop)
+    return Verdict(
+        key.property_name,
+        key.kernel,
+        key.dtype,
+        status,
+        cases_violated=int(status is Status.VIOLATED),
+        cases_crashed=int(status is Status.CRASHED),
+        counterexample=Counterexample(line, result.findings, message=result.reason, command=shown),
+        statement=prop.statement,
+        severity=result.severity,
+        declared=subjects.kernels[key.kernel].declares(key.dtype),
+        derivative=prop.derivative,
     )
-    verdict.severity, verdict.derivative = result.severity, subjects.properties[property_name].derivative
-    verdict.cases_violated, verdict.cases_crashed = int(status is Status.VIOLATED), int(status is Status.CRASHED)
-    return verdict
 
 
 def verdicts_of(
-    subjects: Subjects, totals: Totals, counterexamples: dict[Key, Counterexample], interrupted: bool
+    subjects: Subjects, totals: Totals, counterexamples: dict[VerdictKey, Counterexample], interrupted: bool
 ) -> list[Verdict]:
     """The verdicts of the totals, with what their properties declare and the command that reproduces each failure."""
     verdicts = totals.aggregate.verdicts(counterexamples)
     for verdict in verdicts:
         prop = subjects.properties[verdict.property_name]
-        sums = totals.aggregate.sums[verdict.property_name, verdict.kernel, verdict.dtype]
+        sums = totals.aggregate.sums[verdict.key]
         kernel = subjects.kernels[verdict.kernel]
         verdict.contract, verdict.declared = kernel.contract(verdict.dtype).name, kernel.declares(verdict.dtype)
         complete(verdict, prop, sums, decisive=prop.decisive, cut=interrupted)
         if verdict.counterexample is not None:
-            place, line = subjects.place(verdict.kernel), verdict.counterexample.case
+            target, line = subjects.target(verdict.kernel), verdict.counterexample.case
             if verdict.counterexample.pooled:
-                shown = repeated(subjects.request, place, subjects.device, verdict.property_name)
+                shown = repeated(subjects.request, target, subjects.device, verdict.property_name)
             else:
-                shown = command(subjects.request, place, subjects.device, line, prop)
+                shown = command(subjects.request, target, subjects.device, line, prop)
             verdict.counterexample = replace(verdict.counterexample, command=shown)
     settle_pooled(verdicts)
     return verdicts
@@ -263,9 +268,9 @@ def narrowed(kernel: Kernel, family: Family) -> str:
 
 def fixed(subjects: Subjects) -> list[str]:
     """The options that have one value in all cases though nobody fixed it, as notes: a kernel may ignore them."""
-    notes, drawn = list[str](), subjects.family.signature.options
+    notes: list[str] = []
     for kernel in subjects.kernels.values():
-        for spec in drawn:
+        for spec in subjects.family.signature.options:
             values = kernel.options.get(spec.name, spec.values)
             if len(values) == 1 and spec.name not in subjects.request.arguments:
                 more = f"options={{{spec.name!r}: (...)}} of the family adds others"
@@ -279,7 +284,7 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
     Args:
         planned: the plan that was run.
         totals: the sum of its results.
-        verdicts: of the totals, with counterexamples.
+        verdicts: the verdicts of the totals, with counterexamples.
         **fields: fields of the Report that only the run knows: environment, seconds, interrupted, stopped, faults.
     """
     subjects, request, aggregate = planned.subjects, planned.subjects.request, totals.aggregate
@@ -341,7 +346,7 @@ def shard_of(plan: Plan, totals: Totals) -> Shard | None:
         own.packages,
         request.require,
         tuple(prop.name for prop in subjects.properties.values() if prop.decisive),
-        {name: repeated(request, subjects.place(name), subjects.device, shard=(1, 1)) for name in subjects.kernels},
+        {name: repeated(request, subjects.target(name), subjects.device, shard=(1, 1)) for name in subjects.kernels},
         sizes_wanted(subjects.family),
         totals.first,
         {str(place): sentence for place, sentence in totals.undefined.items()},

@@ -21,7 +21,7 @@ class Schedule:
     next, before any further compilation, so that results come early. What a rehearsal misses is compiled in its case.
 
     Args:
-        jobs: of the plan, in the order in which to begin them.
+        jobs: the jobs of the plan, in the order in which to begin them.
         ahead: whether the compilations of a job are made ahead.
     """
 

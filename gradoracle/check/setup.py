@@ -62,7 +62,7 @@ def functions_of(
 
 
 def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]) -> Kernel:
-    """A kernel with the values of ``--arg``: an option of the family is drawn so, others are passed on."""
+    """A kernel with the values of ``--arg``: an option of the family is fixed, others are passed on."""
     own = {spec.name for spec in family.signature.options}
     fixed = {name: (value,) for name, value in arguments.items() if name in own}
     passed = {name: value for name, value in arguments.items() if name not in own}

@@ -29,7 +29,7 @@ NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
 _OVERFLOWS = "a value on the way is too large for its dtype, and infinite"
 
 
-def explained(prop: Property, evidence: Evidence, result: PropertyResult) -> PropertyResult:
+def with_severity(prop: Property, evidence: Evidence, result: PropertyResult) -> PropertyResult:
     """A violation with its severity; unless it is wrong, with the preset under which it would hold, if there is one.
 
     An error that no preset of the dtype explains, nor the coarsest of a lower one, is wrong where the kernel declares
@@ -150,7 +150,7 @@ def of_widened(again: PropertyResult, as_written: Iterable[Finding], dtype: str)
     Args:
         again: the result on the widened kernel.
         as_written: the findings that violate the property, of the kernel as it is written.
-        dtype: of the case.
+        dtype: the dtype of the case.
     """
     wrong = {finding.tensor: finding for finding in as_written if finding.outcome is Outcome.VIOLATED}
     stays = [finding for finding in again.findings if finding.outcome is Outcome.VIOLATED]
@@ -172,9 +172,9 @@ def shrinks_like_rounding(wide: Finding, as_written: Finding, dtype: str) -> boo
     wrong formula is as large as before. The boundary is the geometric mean of the two. In float64 nothing is widened.
 
     Args:
-        wide: of the widened kernel, violated.
-        as_written: of the same tensor of the kernel as it is written.
-        dtype: of the case.
+        wide: a violation by the widened kernel.
+        as_written: the finding on the same tensor of the kernel as it is written.
+        dtype: the dtype of the case.
     """
     found = (wide, as_written)
     if dtype == "float64" or as_written.outcome is not Outcome.VIOLATED or any(f.lost or f.malformed for f in found):
@@ -209,11 +209,11 @@ def settle_pooled(verdicts: Iterable[Verdict]) -> None:
 
 
 def leave_open(verdicts: Iterable[Verdict], fail_on: Severity | None) -> None:
-    """Make *not checked* what is violated as written, but may be wrong or lost precision, of which one does not count.
+    """Make *not checked* what is violated as written, but may be wrong or lost precision, where one does not count.
 
     Args:
-        verdicts: with severities.
-        fail_on: as in ``Verdict.counts``.
+        verdicts: verdicts with severities.
+        fail_on: the argument of ``Verdict.counts``.
     """
     for verdict in verdicts:
         if verdict.severity is not Severity.UNDECIDED or verdict.status is not Status.VIOLATED:

@@ -18,7 +18,7 @@ def spread(found: Finding, signed: Tensor, truth: Tensor, own: Tensor, sigma: Te
     """Bias and pooled on one tensor: a slope against the truth, and a spread below the local limit.
 
     Args:
-        found: what the other rules found; kept, with its pool, where these hold too.
+        found: the finding of the other rules; kept, with its pool, where these hold too.
         signed: ``kernel - truth``, float64.
         truth: float64.
         own: bool, the elements that are compared and whose budget is more than the underflow floor.

@@ -20,11 +20,11 @@ class Totals:
     Attributes:
         aggregate: the sums of each verdict.
         measurements: the distributions that no verdict holds.
-        goals: by coverage goal, the number of cases that meet it.
+        goals: the number of cases that meet each coverage goal.
         refusals: by message, what the refused cases have in common: ``{"dtype=..": cases, "layout=..": cases}``.
-        first: by coverage goal or message, the position of its first case in the stream.
-        undefined: by position, what is wrong with the definition on a case.
-        done: how many cases were added.
+        first: the place of the first case of each coverage goal and message.
+        undefined: the mistakes of the definition, by the place of the case.
+        done: the number of cases that were added.
         seconds_compiling: the total over all processes.
         longest_compilation: seconds of the longest.
     """
@@ -33,7 +33,7 @@ class Totals:
         self._plan, subjects = plan, plan.subjects
         self.aggregate = Aggregate(subjects.line, plan.place)
         for key in plan.owed:
-            self.aggregate.expect(*key)
+            self.aggregate.expect(key)
         for job in plan.jobs:
             self.aggregate.plan(job.kernel, job.case)
         self.measurements = Measurements(length(subjects.family))

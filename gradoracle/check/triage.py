@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gradoracle.cases.saved_tensors import Given
-from gradoracle.check.aggregate import Aggregate, Key
+from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import executor_for
 from gradoracle.check.plan import Subjects
 from gradoracle.check.severity import of_widened
 from gradoracle.model.case import Case, parse
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Finding
 from gradoracle.model.job import Job, PropertyResult
 from gradoracle.model.severity import Severity, gravest
@@ -24,8 +25,8 @@ MOST_CASES = 9  # of a verdict: its counterexample and the violating cases with 
 
 
 def triaged(
-    subjects: Subjects, aggregate: Aggregate, found: Mapping[Key, Counterexample], until: float | None
-) -> dict[Key, Counterexample]:
+    subjects: Subjects, aggregate: Aggregate, found: Mapping[VerdictKey, Counterexample], until: float | None
+) -> dict[VerdictKey, Counterexample]:
     """The counterexamples with the severities of the verdicts that were undecided on the GPU, set in the sums as well.
 
     A verdict is wrong if one of its cases is. It stays undecided if none of them could be widened, unless no preset
@@ -35,7 +36,7 @@ def triaged(
         subjects: the resolved request.
         aggregate: the sums of its results.
         found: the counterexamples, shrunk.
-        until: when to begin no further case, on the monotonic clock; None: never.
+        until: the time after which no case is begun, on the monotonic clock; None: no limit.
     """
     undecided = {key: shown for key, shown in found.items() if _is_undecided(aggregate.sums[key], shown)}
     if not undecided:
@@ -45,8 +46,10 @@ def triaged(
             key: _settled(aggregate.sums[key], shown, Severity.UNDECIDED, THIS_PROCESS)
             for key, shown in undecided.items()
         }
-    jobs = {key: [Job(key[1], case, (key[0],), widened=True) for case in _cases(aggregate, key, shown)]
-            for key, shown in undecided.items()}  # fmt: skip
+    jobs = {
+        key: [Job(key.kernel, case, (key.property_name,), widened=True) for case in _cases(aggregate, key, shown)]
+        for key, shown in undecided.items()
+    }
     workers = subjects.request.workers
     on_cpu = replace(
         subjects,
@@ -54,19 +57,23 @@ def triaged(
         setup=replace(subjects.setup, device="cpu"),
         request=replace(subjects.request, scheduler=None, workers=1 if workers == 0 else workers),
     )
-    where = {key: Job(key[1], own[0].case, (key[0],), explained=True, located=True) for key, own in jobs.items()}
-    results: dict[tuple[Key, Case, bool], PropertyResult] = {}
+    where = {
+        key: Job(key.kernel, own[0].case, (key.property_name,), with_severity=True, located=True)
+        for key, own in jobs.items()
+    }
+    results: dict[tuple[VerdictKey, Case, bool], PropertyResult] = {}
     executor = executor_for(on_cpu)
     try:
         crashes, every = Crashes(executor, until), [job for own in jobs.values() for job in own] + list(where.values())
         for result in executor.run(_until(every, until)):
             for own in (settled := crashes.settle(result)).results:
-                results[(own.property_name, settled.kernel, settled.case.dtype), settled.case, result.job.widened] = own
+                key = VerdictKey(own.property_name, settled.kernel, settled.case.dtype)
+                results[key, settled.case, result.job.widened] = own
     finally:
         executor.close()
     made = dict(found)
     for key, shown in undecided.items():
-        severity, why = _decided([results.get((key, job.case, True)) for job in jobs[key]], shown.findings, key[2])
+        severity, why = _decided([results.get((key, job.case, True)) for job in jobs[key]], shown.findings, key.dtype)
         made[key] = _settled(aggregate.sums[key], shown, severity, why)
         place = results.get((key, where[key].case, False))
         if place is not None and place.severity is severity:  # violated in the interpreter, too
@@ -93,7 +100,7 @@ def _settled(sums: Sums, shown: Counterexample, severity: Severity, why: str) ->
     return replace(shown, severity=severity, undecided=why)
 
 
-def _cases(aggregate: Aggregate, key: Key, shown: Counterexample) -> Sequence[Case]:
+def _cases(aggregate: Aggregate, key: VerdictKey, shown: Counterexample) -> Sequence[Case]:
     """The cases of a verdict that are judged widened: that which is shown, and others where theirs are asked for."""
     others = (case for case, _ in aggregate.telling(key)) if aggregate.sums[key].severities else ()
     return list(dict.fromkeys([parse(shown.case)[2], *others]))[:MOST_CASES]

@@ -1,4 +1,4 @@
-"""Widened evidence: a kernel with every float in float64, compared with the definition in float64.
+"""Widened: a kernel with every float in float64, compared with the definition in float64.
 
 An error that stays is in the formula, a mask or an index, however small it is against the rounding of the kernel's
 dtype; what goes away is lost precision. What float64 cannot resolve in the kernel's own order of operations has not
@@ -7,6 +7,7 @@ gone away, but is lost precision, too (``Measured``).
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_property import judge_property
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.builder_results import intervening
-from gradoracle.execution.interpreter.intervention import Coarsened
+from gradoracle.execution.interpreter.intervention import Coarsened, Intervention
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.execution.widened import Wide, narrowed, renamed, widen
 from gradoracle.model.contract import PRESETS, default_contract
@@ -113,7 +114,7 @@ class Measured(Widened):
     A correct kernel may compute otherwise than the definition: log(1 + exp(x)) for a softplus loses in float64 what
     the definition does not, and so does exp(S - L) with the L that its forward saved. Runs of the kernel with every
     result rounded to fewer bits show how much, in proportion to the unit. An error of the formula does not change; one
-    that is far below what a correct kernel in float32 is off by is told, and breaks nothing.
+    that is far below what a correct kernel in float32 is off by is reported, and breaks nothing.
     """
 
     def share(self, other: Evidence) -> None:
@@ -214,10 +215,10 @@ def _differences(exact: Sequence[Tensors], runs: Sequence[Tensors]) -> dict[str,
 
 def _factors(run: int) -> Iterator[float]:
     """The factors of a run's roundings: in every other run one for all, else one for each operation."""
-    drawn = random.Random(run)
-    shared = 2.0 ** -drawn.random()
+    source = random.Random(run)
+    shared = 2.0 ** -source.random()
     while True:
-        yield shared if run % 2 == 0 else 2.0 ** -drawn.random()
+        yield shared if run % 2 == 0 else 2.0 ** -source.random()
 
 
 def judged_widened(prop: Property, wide: Widened) -> PropertyResult:
@@ -259,6 +260,41 @@ def widened(evidence: Evidence) -> Widened:
         return Widened(evidence.case, evidence.sample.map(widen), subject, evidence.oracle, evidence.blocks)
 
     return evidence.keep("widened", make)
+
+
+class OutOfBudget(Exception):
+    """No call or no time is left."""
+
+
+class WidenedRuns:
+    """A derivative of a kernel, widened, on the sample of some evidence.
+
+    Args:
+        evidence: evidence of the kernel as it is written.
+        derivative: the derivative that is run.
+        calls: the most calls of the kernel; None: any number.
+        seconds: the most seconds that may pass; None: any number.
+    """
+
+    def __init__(self, evidence: Evidence, derivative: Derivative, calls: int | None, seconds: float | None) -> None:
+        self._wide, self._derivative = widened(evidence), derivative
+        self._subject = self._wide.subject.labelled("at one statement")
+        self._calls = math.inf if calls is None else calls
+        self._until = math.inf if seconds is None else time.monotonic() + seconds
+
+    def tensors(self, intervention: Intervention) -> Tensors:
+        """The tensors of the derivative by name, float64.
+
+        Raises:
+            OutOfBudget: no call or no time is left.
+            Unavailable, Refused, Crashed, Wrong: as the kernel's runner does.
+        """
+        if self._calls < 1 or time.monotonic() >= self._until:
+            raise OutOfBudget
+        self._calls -= 1
+        with intervening(intervention):
+            found, _ = getattr(self._subject, self._derivative.value)(self._wide.sample, self._wide.blocks)
+        return {name: found[name] for name in self._wide.names(self._derivative) if name in found}
 
 
 def _with_own(budget: Budget, own: Tensor) -> Budget:

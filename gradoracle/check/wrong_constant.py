@@ -13,8 +13,7 @@ from torch import Tensor
 from gradoracle.check.diagnosis.known_numbers import known_numbers
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import graph_of
-from gradoracle.check.widened import widened
-from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
+from gradoracle.check.widened import OutOfBudget, WidenedRuns, widened
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.intervention import Numbers, Replaced, Site
 from gradoracle.execution.interpreter.wrong_accesses import SourceLine
@@ -41,11 +40,11 @@ def wrong_constant(
     Each float of the source and of launches is fitted by Newton's method to the tensors, in units of their budgets.
 
     Args:
-        evidence: of a case on which the tensors are wrong when widened.
-        derivative: that they belong to.
-        names: of the tensors.
-        calls: of the kernel, at most.
-        seconds: that may pass.
+        evidence: evidence of a case on which the tensors are wrong when widened.
+        derivative: the derivative that the tensors belong to.
+        names: the names of the tensors.
+        calls: the most calls of the kernel; None: any number.
+        seconds: the most seconds that may pass; None: any number.
 
     Returns:
         A constant with whose fitted value every tensor of the derivative holds when widened, and whose fitted value is

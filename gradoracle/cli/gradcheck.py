@@ -157,7 +157,7 @@ def report_of(
         run = Run(
             subjects, InProcess(ENTRY, setup, examiner(setup, found.family, kernels, properties)), Progress(), started
         )
-        run.over(plan(subjects, explained=True))
+        run.over(plan(subjects, with_severity=True))
         return run.report()
     finally:
         torch.set_num_threads(threads)

@@ -22,7 +22,7 @@ class Job:
     Attributes:
         crashes: calls that are known to crash on it, and how.
         barred: calls that must not be made, by name without the variant, and why; "*" bars all.
-        explained: whether to find the severity of a violation, and a preset that explains lost precision.
+        with_severity: whether to find the severity of a violation, and a preset that explains lost precision.
         known_wrong: properties that an earlier case has shown to be wrong: no later severity is graver.
         located: whether to find the statement at which precision is lost, or the constant that is wrong, too.
         widened: whether to judge the kernel widened, on the CPU.
@@ -35,7 +35,7 @@ class Job:
     properties: tuple[str, ...]
     crashes: Mapping[str, Why] = field(default_factory=dict)
     barred: Mapping[str, Why] = field(default_factory=dict)
-    explained: bool = False
+    with_severity: bool = False
     known_wrong: frozenset[str] = frozenset()
     located: bool = False
     widened: bool = False

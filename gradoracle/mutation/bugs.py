@@ -21,7 +21,7 @@ class Bug:
         right: the same without the fault; every property must hold on it.
         family: the shipped family whose definition both claim to implement; "" where the file holds its own.
         property_name: the name of the property that should catch it.
-        cause: what a diagnosis should name, one of ``model.causes.PLANTED``; "" where that is not known.
+        cause: what a diagnosis should name, one of ``model.fault.PLANTED``; "" where that is not known.
         dims: narrower sizes that the released kernel's trigger needs, by dim, as ``--dim`` takes them; few need any.
     """
 

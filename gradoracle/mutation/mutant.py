@@ -21,7 +21,7 @@ class Mutant:
         occurrence: which of the mutants that differ from it at most in their line, from 0.
         original: the whole source.
         source: the whole source with the mistake.
-        cause: what a diagnosis should name, one of ``model.causes.PLANTED``; "" where that is not known.
+        cause: what a diagnosis should name, one of ``model.fault.PLANTED``; "" where that is not known.
     """
 
     module: str

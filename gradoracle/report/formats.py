@@ -33,7 +33,7 @@ def render(
     """One or several reports in one of ``FORMATS``.
 
     Args:
-        reports: of one run; several for ``gradoracle check all``.
+        reports: the reports of one run; several for ``gradoracle check all``.
         format: one of them.
         width: columns of the terminal format; default 120.
         color: whether the terminal format may use escape sequences.
@@ -46,8 +46,6 @@ def render(
         raise ValueError(f"format {format!r} is unknown; expected one of {', '.join(FORMATS)}")
     several = list(reports) if isinstance(reports, Sequence) else [reports]
     view = importlib.import_module(f"gradoracle.report.{format}")
-    if format == "terminal":
-        text: str = view.render(several, width=width, color=color, verbose=verbose)
-        return text
-    text = view.render(several)
+    options = {"width": width, "color": color, "verbose": verbose} if format == "terminal" else {}
+    text: str = view.render(several, **options)
     return text

@@ -16,7 +16,7 @@ from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.verdict import Counterexample, Report, exit_code
 from gradoracle.model.wording import counted, difference, number
-from gradoracle.report.shown_fault import ShownFault, extent, printable, shown_faults, tell_all
+from gradoracle.report.shown_fault import CODE, ShownFault, extent, printable, shown_faults, tell_all
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -36,10 +36,9 @@ from gradoracle.report.summary import (
     weight,
 )
 
-CODE = ("case", "first", "replay")  # labels whose text is to be copied
 MOST_PICTURES = 24  # of faults on a page; each takes a tenth of a second
 _STATES = {0: "holds", 1: "violated", 3: "open", 4: "open"}  # by exit code
-_MOST_TENSORS = 4  # of a counterexample that are drawn
+_MOST_TENSORS = 4  # of a counterexample that have pictures
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def render(reports: Sequence[Report]) -> str:
     """The reports of a run as one JSON document.
 
     Fields are those of Report, Verdict, Counterexample and Finding, by name; a finding's ``pool`` is left out. A report
-    of a shard holds in ``shard`` what ``gradoracle merge`` needs beside them.
+    of a shard holds in ``shard`` what else ``gradoracle merge`` needs.
     Numbers that JSON lacks are the strings "inf", "-inf" and "nan", which ``float`` reads.
     """
     document = {"schema": SCHEMA, "exit_code": exit_code(reports), "reports": [_report(report) for report in reports]}

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gradoracle.model.verdict import Report, exit_code
-from gradoracle.report.precision import kept
-from gradoracle.report.shown_fault import ShownFault, extent, printable, shown_faults, tell_all
+from gradoracle.report.shown_fault import CODE, ShownFault, extent, printable, shown_faults, tell_all
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -19,6 +18,7 @@ from gradoracle.report.summary import (
     device,
     extent_of,
     goals,
+    kept,
     outcome,
     table,
     unchecked,
@@ -26,7 +26,6 @@ from gradoracle.report.summary import (
 )
 
 _MOST_REASONS = 12
-_CODE = ("case", "first", "replay")  # labels whose text is to be copied
 
 
 def render(reports: Sequence[Report]) -> str:
@@ -71,7 +70,7 @@ def _fault(fault: ShownFault, mark: str) -> Iterable[str]:
     yield f"{_text(lead.kernel)}, {lead.dtype}, {extent(lead)}"
     yield ""
     for label, text in tell_all(fault):
-        yield f"- {f'**{_text(label)}** ' if label else ''}{_code(text) if label in _CODE else _text(text)}"
+        yield f"- {f'**{_text(label)}** ' if label else ''}{_code(text) if label in CODE else _text(text)}"
 
 
 def _table(report: Report) -> list[str]:

@@ -51,7 +51,7 @@ _TICKS = ((1.0, "1"), (8.0, "8"), (32.0, "32"), (1e3, "1e3"), (1e6, "1e6"), (1e1
 
 @matplotlib.rc_context(_STYLE)
 def error(map: ErrorMap) -> str:
-    """A map of the error in sigma over a tensor, the edges of tiles drawn."""
+    """A map of the error in sigma over a tensor, with the edges of tiles."""
     cells = [[min(sigmas(level), 1e299) if level != "?" else math.nan for level in row] for row in map.rows]
     down, across = map.shape
     height = min(4.2, max(0.5, 3.6 * down / max(across, 1)))

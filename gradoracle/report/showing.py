@@ -22,8 +22,8 @@ def show_reports(views: Sequence[Output], reports: Sequence[Report], verbose: bo
     """Show reports in every view; with a github view, also in the summary of the step.
 
     Args:
-        views: from ``project.outputs``.
-        reports: of one run.
+        views: the result of ``project.outputs``.
+        reports: the reports of one run.
         verbose: whether the terminal view shows everything of a report with faults.
 
     Raises:
@@ -50,7 +50,7 @@ def show(views: Sequence[Output], render: Callable[[str, int | None, bool], str]
     """Write the views that go to files and print the one that does not; what cannot be written is printed too.
 
     Args:
-        views: from ``project.outputs``.
+        views: the result of ``project.outputs``.
         render: returns the text of (format, columns, whether in colour).
 
     Raises:

@@ -8,14 +8,15 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.fault import UNKNOWN, Diagnosis
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.model.wording import got_and_true
-from gradoracle.report.precision import bits_lost, told_constant, told_loss
 
+CODE = ("case", "first", "replay")  # labels whose text is to be copied
 _MOST_TENSORS = 4  # of one counterexample that are described in full
 _RAISED = {Status.CRASHED: "crash", Status.ERROR: "error"}  # whose message says what happened
 
@@ -25,8 +26,8 @@ class ShownFault:
     """The verdicts of one fault.
 
     Attributes:
-        lead: of the property that compares the first wrong tensor with the truth; it is reported in full.
-        others: the rest, of which only the properties are named.
+        lead: the verdict of the property that compares the first wrong tensor with the truth; it is reported in full.
+        others: the rest; only their properties are named.
         specific: one that says more than that numbers are wrong, where ``lead`` compares numbers.
         diagnosis: the likely cause; empty where none stands out.
         severity: the gravest of the verdicts'.
@@ -69,12 +70,12 @@ def tell_all(fault: ShownFault, brief: bool = False, named: int | None = None) -
 
     Args:
         fault: the fault.
-        brief: in few lines: one tensor, and not the property's statement.
-        named: how many of the other properties are named; None: all of them.
+        brief: whether to use few lines: one tensor, and not the property's statement.
+        named: the number of other properties that are named; None: all of them.
     """
     lead, most = fault.lead, 1 if brief else _MOST_TENSORS
     lines = [*_what(lead, most, stated=not brief), *_case(lead), *_where(lead, most), *_why(lead)]
-    lines += _told_by(fault.specific)
+    lines += _tell_specific(fault.specific)
     if fault.diagnosis.cause:
         lines.append(("likely", str(fault.diagnosis)))
     if more := also(fault, named):
@@ -91,7 +92,8 @@ def _what(verdict: Verdict, most: int = _MOST_TENSORS, stated: bool = True) -> L
     wrong = _wrong(counterexample)
     lines += [line for finding in wrong[:most] for line in _tell_finding(finding)]
     if more := wrong[most:]:
-        lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {_names(more)}"))
+        names = ", ".join(finding.tensor for finding in more)
+        lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {names}"))
     if said := _tell_severity(verdict):
         lines.append(("severity", said))
     if counterexample.message and verdict.status in _RAISED:
@@ -104,7 +106,8 @@ def _case(verdict: Verdict) -> Lines:
     counterexample = verdict.counterexample
     if counterexample is None:
         return [("case", "not kept")]
-    shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
+    shrunk = [counterexample.shrink_note] if counterexample.shrink_note else []
+    shrunk += [f"first seen on: {counterexample.shrunk_from}"] if counterexample.shrunk_from else []
     lines = [("first" if counterexample.pooled else "case", counterexample.case)]
     return [*lines, ("shrunk", "; ".join(shrunk))] if shrunk else lines
 
@@ -124,7 +127,7 @@ def _where(verdict: Verdict, most: int = _MOST_TENSORS) -> Lines:
                 patterns.append(f"on the first case: {other.pattern}")
         lines += [("pattern", named + pattern) for pattern in patterns]
     if counterexample.loss is not None:
-        lines.append(("lost at", told_loss(counterexample.loss)))
+        lines.append(("lost at", _tell_loss(counterexample.loss)))
     return lines
 
 
@@ -133,13 +136,13 @@ def _why(verdict: Verdict) -> Lines:
     counterexample = verdict.counterexample
     lines: Lines = []
     if counterexample is not None and counterexample.constant is not None:
-        lines.append(("constant", told_constant(counterexample.constant)))
+        lines.append(("constant", _tell_constant(counterexample.constant)))
     if counterexample is not None and counterexample.message and verdict.status not in _RAISED:
         lines.append(("note", counterexample.message))
     return lines + [("note", note) for note in verdict.notes]
 
 
-def _told_by(specific: Verdict | None) -> Lines:
+def _tell_specific(specific: Verdict | None) -> Lines:
     """What a more specific property says: its first finding, and the case where it is another one."""
     if specific is None or specific.counterexample is None:
         return []
@@ -150,7 +153,8 @@ def _told_by(specific: Verdict | None) -> Lines:
 
 def _again(verdict: Verdict) -> Lines:
     """How to see it again."""
-    return [] if verdict.counterexample is None else [("replay", _replay(verdict.counterexample))]
+    shown = verdict.counterexample
+    return [] if shown is None else [("replay", shown.command or f"gradoracle replay {shlex.quote(shown.case)}")]
 
 
 def _wrong(counterexample: Counterexample) -> list[Finding]:
@@ -198,7 +202,7 @@ def also(fault: ShownFault, most: int | None = None) -> str:
 
     Args:
         fault: the fault.
-        most: how many are named; None: all of them.
+        most: the number of properties that are named; None: all of them.
     """
     dtypes: dict[str, list[str]] = {}
     for verdict in fault.others:
@@ -255,8 +259,42 @@ def _tell_left(findings: Sequence[Finding]) -> str:
     )
 
 
-def _replay(counterexample: Counterexample) -> str:
-    return counterexample.command or f"gradoracle replay {shlex.quote(counterexample.case)}"
+def bits_lost(verdicts: Iterable[Verdict]) -> str:
+    """By how many bits errors exceed what the contract allows, tensor by tensor: ``3.1 bits of dq below bf16``."""
+    errors: dict[str, float] = {}
+    contract = ""
+    for verdict in verdicts:
+        contract = verdict.contract
+        shown = verdict.counterexample
+        every = () if shown is None else (*shown.findings, *shown.first_findings, *shown.further)
+        plain = [finding for finding in every if finding.outcome is Outcome.VIOLATED and finding.is_plain]
+        for finding in plain:
+            if math.isfinite(finding.error) and finding.error > 1:
+                errors[finding.tensor] = max(errors.get(finding.tensor, 0.0), finding.error)
+    if not errors:
+        return ""
+    worst = sorted(errors, key=lambda tensor: -errors[tensor])
+    parts = [f"{math.log2(errors[tensor]):.1f} bits of {tensor}" for tensor in worst[:_MOST_TENSORS]]
+    more = f" and less of {len(worst) - _MOST_TENSORS} more" if len(worst) > _MOST_TENSORS else ""
+    return f"{', '.join(parts)}{more} below {contract}"
+
+
+def _tell_loss(loss: PrecisionLoss) -> str:
+    """Where precision is lost: file, line and text of the statement, and how many others there are."""
+    lead = loss.statement
+    text = f"{lead.file}:{lead.line}  {loss.source}"
+    if not loss.others:
+        return text
+    lines = ", ".join(str(each.line) for each in loss.others[:_MOST_TENSORS])
+    how = "together with" if loss.together else "and, each alone, at"
+    return f"{text}  ({how} line{'s' if len(loss.others) > 1 else ''} {lines})"
+
+
+def _tell_constant(constant: WrongConstant) -> str:
+    """A wrong constant: its place, what it is, and with which value nothing is wrong."""
+    name = f" ({constant.name})" if constant.name else ""
+    what = f"{constant.argument} = " if constant.argument else ""
+    return f"{constant.file}:{constant.line}  {what}{constant.value:.9g} should be {constant.fitted:.9g}{name}"
 
 
 def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
@@ -290,11 +328,3 @@ def _shown(finding: Finding) -> tuple[object, ...]:
     """What the pattern of a finding says, whatever its case's sizes are."""
     single = [span.first == span.last for span in finding.region.spans]
     return finding.region.shape, *single, finding.cause
-
-
-def _shrunk_from(case: str) -> str:
-    return f"first seen on: {case}" if case else ""
-
-
-def _names(findings: Iterable[Finding]) -> str:
-    return ", ".join(finding.tensor for finding in findings)

@@ -1,19 +1,22 @@
-"""Summary: what several views share: the outcome in one line, the table of verdicts, what was not checked."""
+"""Summary: what several views share: outcome, table of verdicts, inferred contracts, what was not checked."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gradoracle.model import claims
 from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.contract import weakest
+from gradoracle.model.fault import VerdictKey
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
 from gradoracle.model.wording import counted, without_numbers
-from gradoracle.report.shown_fault import ShownFault, cases, failing_cases, shown_faults
+from gradoracle.report.shown_fault import ShownFault, bits_lost, cases, failing_cases, shown_faults
 
-_MOST_REFUSALS, _MOST_MARKS = 12, 8
+_MOST_REFUSALS, _MOST_MARKS, _MOST_PLACES = 12, 8, 4
 _MEMORY = "memory:"
 MARKS = {0: "✓", 1: "✗", 3: "!", 4: "?"}  # by exit code
 WEIGHTS = {Weight.RED: "✗", Weight.OPEN: "?", Weight.NOTE: "·"}
@@ -25,9 +28,9 @@ class Unchecked:
 
     Attributes:
         count: cases, summed over properties.
-        reason: in words; the first of several that differ only in their numbers.
+        reason: the reason in words; the first of several that differ only in their numbers.
         properties: the properties concerned.
-        alike: how many other reasons differ from it only in their numbers.
+        alike: the number of other reasons that differ from it only in their numbers.
     """
 
     count: int
@@ -42,11 +45,11 @@ class Unchecked:
             else f"{len(self.properties)} properties, such as {self.properties[0]}"
         )
         like = f"; {counted(self.alike, 'reason')} more with other numbers" if self.alike else ""
-        return f"{self.said} ({who}{like})"
+        return f"{self.brief} ({who}{like})"
 
     @property
-    def said(self) -> str:
-        """The reason, of a lack of memory without all that CUDA says of it."""
+    def brief(self) -> str:
+        """The reason; of a lack of memory without the details that CUDA adds."""
         return self.reason.partition(". ")[0] if self.reason.startswith(_MEMORY) else self.reason
 
 
@@ -117,16 +120,13 @@ def _held(report: Report) -> str:
     kinds = Counter(verdict.severity for verdict in broken)
     said = ["nothing is wrong" if broken else "every checked property holds"]
     if kinds[Severity.PRECISION]:
-        said.append(f"precision is lost in {', '.join(dict.fromkeys(_dtypes(broken, Severity.PRECISION)))}")
+        dtypes = dict.fromkeys(verdict.dtype for verdict in broken if verdict.severity is Severity.PRECISION)
+        said.append(f"precision is lost in {', '.join(dtypes)}")
     if count := len({v.property_name for v in broken if v.severity is Severity.ROBUSTNESS}):
         said.append(f"{counted(count, 'property')} of robustness violated")
     if count := len({v.property_name for v in report.verdicts if v.is_open}):
         said.append(f"{counted(count, 'violated property')} not decided")
     return "; ".join(said)
-
-
-def _dtypes(verdicts: Sequence[Verdict], severity: Severity) -> list[str]:
-    return [verdict.dtype for verdict in verdicts if verdict.severity is severity]
 
 
 def _compared(report: Report) -> str:
@@ -157,10 +157,10 @@ def weight(report: Report, fault: ShownFault) -> Weight:
         if counts or fault.lead.status is Status.ERROR:
             return Weight.RED
         return Weight.OPEN if fault.lead.is_open else Weight.NOTE
-    verdicts = {(verdict.property_name, verdict.kernel, verdict.dtype) for verdict in (fault.lead, *fault.others)}
+    verdicts = {verdict.key for verdict in (fault.lead, *fault.others)}
     for known in (Weight.RED, Weight.OPEN):
         lines = (line for line in report.comparison.of(known) if line.kind is Kind.VIOLATED)
-        if any((line.property_name, line.kernel, line.dtype) in verdicts for line in lines):
+        if any(VerdictKey(line.property_name, line.kernel, line.dtype) in verdicts for line in lines):
             return known
     return Weight.NOTE
 
@@ -196,6 +196,53 @@ def extent_of(report: Report) -> str:
         f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s{compiling}; "
         f"{counted(len(report.verdicts), 'verdict')}: {shown or 'none'}"
     )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a kernel with no declared contract keeps in a dtype.
+
+    Attributes:
+        kernel, dtype: the kernel and the dtype of the verdicts.
+        preset: the strongest that explains every violation; "" if none does.
+        lost: the bits lost, and at which statements, in words.
+    """
+
+    kernel: str
+    dtype: str
+    preset: str
+    lost: str
+
+    def __str__(self) -> str:
+        keeps = f"keeps {self.preset}" if self.preset else "keeps no preset"
+        return f"{keeps}; {self.lost}" if self.lost else keeps
+
+
+def kept(report: Report) -> list[Kept]:
+    """The inferred contract of each kernel and dtype without a declared one in which precision is lost.
+
+    What is wrong, or could not be judged with every float in float64, keeps no contract and has no line.
+    """
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in report.verdicts:
+        if not verdict.declared and verdict.status in (Status.VIOLATED, Status.CRASHED):
+            groups.setdefault((verdict.kernel, verdict.dtype), []).append(verdict)
+    found = []
+    for (kernel, dtype), verdicts in groups.items():
+        own = [v for v in verdicts if v.severity is Severity.PRECISION]
+        grave = any(v.severity in (None, Severity.WRONG, Severity.UNDECIDED) for v in verdicts)
+        if own and not grave:
+            oracle = [v for v in own if v.kind is PropertyKind.ORACLE] or own
+            lost = ", ".join(part for part in (bits_lost(oracle), _places(oracle)) if part)
+            found.append(Kept(kernel, dtype, weakest(v.keeps for v in oracle), lost))
+    return found
+
+
+def _places(verdicts: Iterable[Verdict]) -> str:
+    """The statements at which precision is lost: ``lost at kernel.py:88``."""
+    losses = [v.counterexample.loss for v in verdicts if v.counterexample is not None]
+    places = dict.fromkeys(f"{each.statement.file}:{each.statement.line}" for each in losses if each is not None)
+    return f"lost at {', '.join(list(places)[:_MOST_PLACES])}" if places else ""
 
 
 def unchecked(report: Report) -> list[Unchecked]:

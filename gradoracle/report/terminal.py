@@ -15,7 +15,6 @@ from gradoracle.model.comparison import Weight
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import FAILING, Report, Status, exit_code
 from gradoracle.model.wording import counted
-from gradoracle.report.precision import kept
 from gradoracle.report.shown_fault import ShownFault, extent, printable, shown_faults, tell_all
 from gradoracle.report.summary import (
     MARKS,
@@ -29,6 +28,7 @@ from gradoracle.report.summary import (
     device,
     extent_of,
     goals,
+    kept,
     of_all,
     outcome,
     refused,
@@ -59,7 +59,7 @@ def render(reports: Sequence[Report], *, width: int | None = None, color: bool =
     """The reports of a run, one below the other, and where there are several one line on all of them.
 
     Args:
-        reports: of a run.
+        reports: the reports of a run.
         width: columns; None: ``WIDTH``.
         color: whether escape sequences may be used.
         verbose: every fault in full, every property, reason and goal, also where there are faults.
@@ -118,15 +118,15 @@ def _compared(rows: Sequence[Row]) -> list[Row]:
 
 def _in_brief(console: Console, report: Report, found: Sequence[ShownFault]) -> None:
     """A report with faults: the first in full, some in brief, violated and undecided properties, what else there is."""
-    with _drawn(console) as head:
+    with _captured(console) as head:
         _header(console, report)
-    with _drawn(console) as end:
+    with _captured(console) as end:
         _undecided(console, report)
         _missed(console, report)
         _end(console, report)
     blocks = []
     for place, fault in enumerate(found[:_MOST_FAULTS]):
-        with _drawn(console) as block:
+        with _captured(console) as block:
             _fault(console, report, fault, _MOST_WRAPPED_IN_BRIEF if place else _MOST_WRAPPED)
         blocks.append(block)
     rows = [row for row in table(report).rows if row.is_failing]
@@ -148,13 +148,13 @@ def _in_brief(console: Console, report: Report, found: Sequence[ShownFault]) -> 
 
 def _rows(console: Console, report: Report, rows: Sequence[Row], every: Sequence[Row]) -> list[str]:
     """The lines of some rows of the table."""
-    with _drawn(console) as lines:
+    with _captured(console) as lines:
         _properties(console, report, rows, len(every))
     return lines
 
 
 @contextmanager
-def _drawn(console: Console) -> Iterator[list[str]]:
+def _captured(console: Console) -> Iterator[list[str]]:
     """Take the lines that are printed inside."""
     lines: list[str] = []
     with console.capture() as captured:
@@ -163,7 +163,7 @@ def _drawn(console: Console) -> Iterator[list[str]]:
 
 
 def _write(console: Console, lines: Sequence[str]) -> None:
-    """Print lines that were drawn."""
+    """Print lines that were captured."""
     console.file.write("".join(f"{line}\n" for line in lines))
 
 
@@ -193,8 +193,8 @@ def _properties(console: Console, report: Report, rows: Sequence[Row], of: int =
         console.print(Text(f"and {counted(of - len(rows), 'more violated property')} (-v shows all)"))
     others = len({row.property_name for row in table(report).rows if row not in rows and row.is_decided}) if left else 0
     if others:
-        said = "hold (-v lists them)" if others > 1 else "holds (-v shows it)"
-        console.print(Text(f"and {counted(others, 'more property')} {said}"))
+        hold = "hold (-v lists them)" if others > 1 else "holds (-v shows it)"
+        console.print(Text(f"and {counted(others, 'more property')} {hold}"))
     console.print(Text("worst: largest error in sigma; b/t: median budget / |truth|, the sensitivity", "dim"))
 
 
@@ -275,7 +275,7 @@ def _undecided(console: Console, report: Report) -> None:
     for reason in reasons[:_MOST_UNDECIDED]:
         own = [property_name for property_name in reason.properties if property_name in properties]
         who = own[0] if len(own) == 1 else f"{len(own)} properties, such as {own[0]}"
-        _line(console, "", f"{_clipped(console, reason.said)} ({who})")
+        _line(console, "", f"{_clipped(console, reason.brief)} ({who})")
     if len(reasons) > _MOST_UNDECIDED:
         _line(console, "", f"and {counted(len(reasons) - _MOST_UNDECIDED, 'more reason')} (-v shows all)")
 

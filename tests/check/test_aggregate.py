@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from gradoracle.check.aggregate import Aggregate, complete, undecided, verdict_of
+from gradoracle.check.aggregate import Aggregate, complete, verdict_of
+from gradoracle.check.completeness import undecided
 from gradoracle.model.case import Case
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Finding, Outcome, Pool
 from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.property import PropertyKind
@@ -17,6 +19,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status, Verdict
 
+KEY = VerdictKey("property", "k", "float32")
 CASES = [Case("f", {"N": n}) for n in range(1, 9)]
 
 
@@ -97,18 +100,16 @@ def test_an_infinite_error_is_no_worst_error() -> None:
 
 def test_the_first_failing_case_of_each_verdict_is_kept() -> None:
     tally = added(HOLDS, CRASHED, VIOLATED, VIOLATED)
-    assert [(key, status, case) for key, status, case, _ in tally.failing()] == [
-        (("property", "k", "float32"), Status.VIOLATED, CASES[2])
-    ]
+    assert [(key, status, case) for key, status, case, _ in tally.failing()] == [(KEY, Status.VIOLATED, CASES[2])]
     assert [(status, case) for _, status, case, _ in added(HOLDS, CRASHED).failing()] == [(Status.CRASHED, CASES[1])]
     assert not list(added(HOLDS, LEFT, REFUSED).failing())
     shown = Counterexample("case:1 ...", ())
-    assert verdict(tally, {("property", "k", "float32"): shown}).counterexample is shown
+    assert verdict(tally, {KEY: shown}).counterexample is shown
 
 
 def test_a_verdict_that_is_owed_and_has_no_case_is_not_checked() -> None:
     tally = Aggregate()
-    tally.expect("property", "k", "float32")
+    tally.expect(KEY)
     assert (verdict(tally).status, verdict(tally).reasons) == (
         Status.NOT_CHECKED,
         {"it applies to no case of this run": 0},
@@ -184,16 +185,16 @@ def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come(
             found.add(each)
         return found
 
-    key, whole = ("property", "k", "float32"), of(results)
+    whole = of(results)
     for seed in range(10):
         mixed = list(results)
         random.Random(seed).shuffle(mixed)
         again = of(mixed)
         assert verdict(again) == verdict(whole) and list(again.failing()) == list(whole.failing())
-        assert again.telling(key) == whole.telling(key)
-        parts = of(mixed[:3]).sums[key] + of(mixed[3:]).sums[key]
-        assert verdict_of(parts, None) == verdict(whole) and parts.held == whole.sums[key].held
-        assert undecided({key: parts}, ["property"]) == undecided(whole.sums, ["property"])
+        assert again.telling(KEY) == whole.telling(KEY)
+        parts = of(mixed[:3]).sums[KEY] + of(mixed[3:]).sums[KEY]
+        assert verdict_of(parts, None) == verdict(whole) and parts.held == whole.sums[KEY].held
+        assert undecided({KEY: parts}, ["property"]) == undecided(whole.sums, ["property"])
 
 
 def test_the_first_case_without_a_gradient_is_that_of_the_stream_whatever_its_outputs() -> None:

@@ -164,7 +164,7 @@ def test_contracts_are_put_in_the_place_of_the_kernels_own() -> None:
 )
 def test_presets_explain_no_malformed_answer(kernel: str, explained: str) -> None:
     work = entry(Setup(f"{FILE}:{kernel}", None, "cpu", "auto", {}, {}))
-    job = Job(kernel, CASE, ("forward_matches_the_oracle", "vjp_matches_the_oracle"), explained=True)
+    job = Job(kernel, CASE, ("forward_matches_the_oracle", "vjp_matches_the_oracle"), with_severity=True)
     assert {result.preset for result in work(job, lambda *_: None).results} == {explained}
 
 
@@ -184,7 +184,7 @@ def test_a_violation_that_another_preset_explains_says_so(tmp_path: Path) -> Non
     )
     work = entry(Setup(str(file), None, "cpu", "auto", {}, {}))
     case = Case("product", {"B": 24, "N": 32})
-    (result,) = work(Job("narrow", case, ("forward_matches_the_oracle",), explained=True), lambda *_: None).results
+    (result,) = work(Job("narrow", case, ("forward_matches_the_oracle",), with_severity=True), lambda *_: None).results
     assert (result.status, result.preset) == (Status.VIOLATED, "tf32")
 
 
@@ -192,7 +192,7 @@ def test_no_severity_is_found_of_what_is_known_to_be_wrong() -> None:
     properties = ("forward_matches_the_oracle", "vjp_matches_the_oracle")
     work = entry(Setup(f"{FILE}:gives_nan", None, "cpu", "auto", {}, {}))
     known = frozenset({"vjp_matches_the_oracle"})
-    job = Job("gives_nan", CASE, properties, explained=True, known_wrong=known)
+    job = Job("gives_nan", CASE, properties, with_severity=True, known_wrong=known)
     found = {each.property_name: each for each in work(job, lambda *_: None).results}
     assert found["forward_matches_the_oracle"].severity is Severity.WRONG
     assert (

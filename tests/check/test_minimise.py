@@ -23,6 +23,7 @@ from gradoracle.cli import main
 from gradoracle.execution import environment
 from gradoracle.model.case import Case, parse
 from gradoracle.model.dims import sizes
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.verdict import Report, Status, Verdict
@@ -338,8 +339,8 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     violation = _Minimiser._violation
 
-    def noted(self: _Minimiser, key: tuple[str, str, str], *rest: Any) -> Any:
-        found.append(key[0])
+    def noted(self: _Minimiser, key: VerdictKey, *rest: Any) -> Any:
+        found.append(key.property_name)
         return violation(self, key, *rest)
 
     monkeypatch.setattr(_Minimiser, "_violation", noted)
@@ -359,10 +360,10 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
     judge = _Minimiser._judge
 
     def counted(
-        self: _Minimiser, kernel: str, case: Case, property_name: str, explained: bool = False
+        self: _Minimiser, kernel: str, case: Case, property_name: str, with_severity: bool = False
     ) -> PropertyResult:
         judged[0] += 1
-        return judge(self, kernel, case, property_name, explained)
+        return judge(self, kernel, case, property_name, with_severity)
 
     monkeypatch.setattr(_Minimiser, "_judge", counted)
     report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)

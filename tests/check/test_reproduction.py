@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle.check.reproduction import reproduce
+from gradoracle.check.script import reproduce
 from gradoracle.model.errors import UsageError
 
 FILE = """

@@ -14,7 +14,7 @@ from gradoracle.cases.sample import build
 from gradoracle.check.aggregate import Aggregate, verdict_of
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_property import judge_property
-from gradoracle.check.severity import explained
+from gradoracle.check.severity import with_severity
 from gradoracle.check.widened import Measured, judged_widened, measured, widened
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
@@ -49,7 +49,7 @@ def evidence(name: str, reading: str = "auto", **inputs: Tensor) -> Evidence:
 def severity(prop: Property, found: Evidence) -> PropertyResult:
     result = judge_property(prop, found)
     assert result.status is Status.VIOLATED
-    return explained(prop, found, result)
+    return with_severity(prop, found, result)
 
 
 # ---- the kernel's own rounding ----

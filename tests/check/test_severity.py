@@ -35,7 +35,7 @@ from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Request
-from gradoracle.report.precision import kept
+from gradoracle.report.summary import kept
 from gradoracle.report.terminal import render
 
 norms = loaded("check.norms")
@@ -320,7 +320,7 @@ def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
     kernel: str, expected: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running.running(as_on_a_gpu(kernel, monkeypatch)) as run:
-        run.over(running.plan(run.subjects, explained=True))
+        run.over(running.plan(run.subjects, with_severity=True))
         aggregate = run.totals.aggregate
         found = running.as_found(run.subjects, aggregate)
         ((key, before),) = found.items()
@@ -351,7 +351,7 @@ def test_so_is_the_counterexample_where_no_other_case_was_asked(
 
 def test_a_kernel_of_this_process_alone_is_not_judged_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with running.running(as_on_a_gpu("loses_precision", monkeypatch)) as run:
-        run.over(running.plan(run.subjects, explained=True))
+        run.over(running.plan(run.subjects, with_severity=True))
         aggregate = run.totals.aggregate
         ((key, before),) = running.as_found(run.subjects, aggregate).items()
         asked = replace(run.subjects.request, inputs=Given("this call", {}))

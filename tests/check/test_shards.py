@@ -6,30 +6,18 @@ import dataclasses
 import importlib
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from places import TESTS
 
-from gradoracle.check.merge import merge as merge_reports
 from gradoracle.check.run import check
 from gradoracle.cli import main
 from gradoracle.model.errors import UsageError
-from gradoracle.model.verdict import Report
 from gradoracle.project import provenance
 from gradoracle.project.provenance import files_of, packages_of
 from gradoracle.project.request import Request
 from gradoracle.report.formats import render
-from gradoracle.report.json import read_shards
-
-FILE = TESTS / "scaled.py"
-FORWARD = "forward_matches_the_oracle"
-
-
-def merge(files: Sequence[Path]) -> list[Report]:
-    """The merged reports of files."""
-    return merge_reports(read_shards(files))
+from tests.check.test_merge import FILE, FORWARD, merge
 
 
 @pytest.fixture

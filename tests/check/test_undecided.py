@@ -14,7 +14,7 @@ from gradoracle.model.severity import Severity
 from gradoracle.model.sums import Sums
 from gradoracle.model.verdict import Status, Verdict
 from gradoracle.report import github, junit, markdown, sarif
-from gradoracle.report.precision import kept
+from gradoracle.report.summary import kept
 from gradoracle.report.terminal import render
 from tests.check.test_severity import FORWARD, checked, of_severity, severities
 
@@ -82,10 +82,7 @@ def test_a_run_is_inconclusive_only_where_no_other_property_decided_the_tensor(
         verdict.declared = False
     leave_open(verdicts, None)
     assert verdicts[0].is_open
-    sums = {
-        (v.property_name, v.kernel, v.dtype): Sums(v.property_name, v.kernel, v.dtype, decided={decided: 3})
-        for v in verdicts
-    }
+    sums = {v.key: Sums(v.property_name, v.kernel, v.dtype, decided={decided: 3}) for v in verdicts}
     unmet = shortfall(verdicts, sums, decisive=(), require=(), undefined=(), cases=3, sizes="")
     assert bool(unmet) is not is_decided
 

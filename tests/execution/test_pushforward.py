@@ -9,7 +9,7 @@ import pytest
 import torch
 from gradoracle.properties.universal import UNIVERSAL
 
-from gradoracle.check.severity import explained
+from gradoracle.check.severity import with_severity
 from gradoracle.execution import interpreter
 from gradoracle.execution.autograd import pushed_forward
 from gradoracle.model.severity import Severity
@@ -76,7 +76,7 @@ def test_a_function_that_launches_its_tangent_has_forward_mode(function: Any) ->
     assert torch.equal(found, 2 * X * T)
     assert judged(JVP, kernel(of_square(function, 2.0)), CASE).status is Status.HOLDS
     own = evidence(kernel(of_square(function, 2.1)), CASE)
-    wrong = explained(JVP, own, judge_on(JVP, own))
+    wrong = with_severity(JVP, own, judge_on(JVP, own))
     assert wrong.status is Status.VIOLATED and wrong.severity is Severity.WRONG
     assert [finding.tensor for finding in wrong.findings if finding.outcome.value == "violated"] == ["jvp.p"]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.dlpack import to_dlpack
 
 import gradoracle
-from gradoracle.check.severity import explained
+from gradoracle.check.severity import with_severity
 from gradoracle.execution import interpreter
 from gradoracle.execution.interpreter.values import CannotWiden
 from gradoracle.execution.widened import Wide, narrowed, widen, widening
@@ -261,4 +261,4 @@ def test_a_kernel_in_another_language_is_judged_as_written_and_not_widened(call:
         assert wide_.status is Status.NOT_CHECKED and wide_.why is Reason.NOT_WIDENED
         assert wide_.reason.startswith("cannot be widened: ") and wide_.reason.endswith(f", at test_widened.py:{line}")
         if status is Status.VIOLATED:
-            assert explained(PROPERTIES["vjp_matches_the_oracle"], own, judged).severity is Severity.WRONG
+            assert with_severity(PROPERTIES["vjp_matches_the_oracle"], own, judged).severity is Severity.WRONG

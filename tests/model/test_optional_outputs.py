@@ -19,8 +19,8 @@ from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.strategy import draw_case
 from gradoracle.cases.stream import stream
 from gradoracle.check import memory_estimate
-from gradoracle.check.reproduction import reproduce
 from gradoracle.check.run import check, replay
+from gradoracle.check.script import reproduce
 from gradoracle.model.case import Case, Draw, parse
 from gradoracle.model.errors import UsageError
 from gradoracle.model.kernel import Kernel

@@ -10,12 +10,18 @@ from typing import Any
 import torch
 from grouping import with_faults
 
+from gradoracle.check.faults import diagnosed, grouped
+from gradoracle.check.severity import leave_open
+from gradoracle.model.claims import OFFERED
 from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import errormap
-from gradoracle.model.finding import NOWHERE, Extent, Finding, Outcome, Pool, Region, Span, Worst
+from gradoracle.model.explanation import PrecisionLoss, Statement, WrongConstant
+from gradoracle.model.finding import NOWHERE, Extent, Finding, Formula, Outcome, Pool, Region, Span, Worst
+from gradoracle.model.location import Location
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 from gradoracle.model.statistics import BINS, Convergence, Growth, Measurements
 from gradoracle.model.sums import Left, Seen, Shard, Sums, Telling
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
@@ -207,6 +213,11 @@ def pictured(seed: int = 0) -> Report:
 
 def shard() -> Report:
     """What one machine of two reports, with all that merging needs."""
+    return report(holding(), violated(), shard=part())
+
+
+def part() -> Shard:
+    """What the report of one machine of four adds."""
     sums = Sums(
         "vjp_matches_the_oracle",
         "triton_sdpa",
@@ -226,10 +237,118 @@ def shard() -> Report:
         CASE,
         [Telling(17, 65, 1)],
     )
-    part = Shard(
+    return Shard(
         2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, {"attention": "2.5"},
         ("hvp_*",), ("vjp_matches_the_oracle",),
         {"triton_sdpa": "gradoracle check sdpa"}, "expected other sizes", {"T < M": 1}, {"5": "it raises"},
             (sums,),
     )  # fmt: skip
-    return report(holding(), violated(), shard=part)
+
+
+def whole() -> list[Report]:
+    """One run with every kind of content: a report of two kernels, one of a gate, and one that a gate left out.
+
+    All values are exact in float64 and the maps are small, so that the views of it are the same bytes anywhere.
+    """
+    made = everything()
+    made.kernels.append("other_sdpa")
+    made.verdicts += [_explained(), _compiling(), _imprecise(), _open(), _accepting(), _pooled(), _erring()]
+    faults = grouped(made.verdicts)
+    leave_open(made.verdicts, None)
+    made.faults = diagnosed(faults, made.verdicts)
+    made.claims = {"triton_sdpa": {each.value: OFFERED for each in Derivative}}
+    made.locations = {"triton_sdpa": Location("kernels/my attention.py", 12)}
+    made.narrowed = {"other_sdpa": "D in multiples of 16"}
+    made.planned, made.judged = {"triton_sdpa in float32": 42}, {"triton_sdpa in float32": 3}
+    made.stopped = {"triton_sdpa: vjp": 12.0}
+    made.seconds_compiling, made.longest_compilation = 30.5, 4.25
+    made.shard, made.measurements = part(), _measurements()
+    lines = (
+        Line(Kind.ACCURACY, Weight.RED, "accuracy fell", "triton_sdpa", "vjp_matches_the_oracle", "float16"),
+        Line(Kind.UNCHECKED, Weight.RED, "dq is not checked any more", "triton_sdpa", "vjp_matches_the_oracle"),
+        Line(Kind.BASE, Weight.OPEN, "the base cannot be checked"),
+        Line(Kind.JUDGE, Weight.NOTE, "acknowledged by Ann"),
+        Line(Kind.KNOWN, Weight.NOTE, "it still fails", "triton_sdpa", "adjoint_identity", "float16"),
+    )
+    return [made, compared(*lines), unchanged()]
+
+
+def _explained() -> Verdict:
+    """A wrong gradient with all that explains it: pictures, an edited definition, a constant, another first case."""
+    seen = errormap(torch.tensor([[0.5, 3.0, math.inf], [0.0, 1.5, 40.0]]), None, ("T", "D"))
+    assert seen is not None
+    shown = replace(wrong("dv"), map=replace(seen, tiles=(1, 0), pairs=((0.25, 0.5), (1.0, 3.0))))
+    others = tuple(wrong(f"hvp.{letter}") for letter in "qkvg")
+    constant = WrongConstant("kernels/a.py", 9, "k", "scale", 0.5, 0.25, 1e-9, name="1 / sqrt(D)")
+    found = Counterexample(
+        CASE, (shown, *others), CASE.replace("T=65", "T=777"), "shrinking was interrupted",
+        first_findings=(wrong("dv", "every element"),),
+        formula=Formula("with the sign of k changed", "sign"), severity=Severity.WRONG, constant=constant,
+    )  # fmt: skip
+    return replace(
+        violated("vjp_of_each_input", "float64", 6), kind=PropertyKind.ORACLE, severity=Severity.WRONG,
+        severity_note="no preset of float64 explains it", counterexample=found,
+    )  # fmt: skip
+
+
+def _compiling() -> Verdict:
+    """What says more than that numbers are wrong."""
+    found = Finding(
+        "vjp on sm_120", Outcome.VIOLATED, "exact", math.inf, message="k.py:7 needs 300 KiB of shared memory",
+        pattern="one block configuration of 8", among=("dv",), derivative=Derivative.VJP,
+    )  # fmt: skip
+    made = violated("every_architecture_compiles", "float64", 8, found)
+    return replace(made, kind=PropertyKind.COMPILATION, severity=Severity.WRONG)
+
+
+def _imprecise() -> Verdict:
+    """Lost precision by a kernel that declares no contract, and the statements that lose it."""
+    at = Statement("kernels/other.py", 88, "k", 9.0)
+    loss = PrecisionLoss(at, "s = tl.dot(q, k)", (replace(at, line=90), replace(at, line=91)))
+    found = Counterexample(
+        CASE, (replace(wrong("o"), left=1e-9),), message="holds under bf16", preset="bf16",
+        severity=Severity.PRECISION, loss=loss,
+    )  # fmt: skip
+    return replace(
+        violated("forward_matches_the_oracle", "float16", 5), kernel="other_sdpa", kind=PropertyKind.ORACLE,
+        severity=Severity.PRECISION, declared=False, contract="fp16", keeps="bf16", counterexample=found,
+    )  # fmt: skip
+
+
+def _open() -> Verdict:
+    """A violation that is wrong or lost precision, and nobody knows which."""
+    return replace(
+        violated("vjp_matches_the_oracle", "bfloat16", 4, wrong("dq", "")), kernel="other_sdpa",
+        kind=PropertyKind.ORACLE, severity=Severity.UNDECIDED, declared=False, severity_note="it cannot be widened",
+    )  # fmt: skip
+
+
+def _accepting() -> Verdict:
+    """An invalid argument that is accepted."""
+    accepted = Finding("a cotangent of another shape", Outcome.VIOLATED, "exact", math.inf, message="nothing raises")
+    made = violated("bad_arguments_are_refused", "float32", 0, accepted)
+    return replace(made, kernel="other_sdpa", kind=PropertyKind.ARGUMENTS, severity=Severity.ROBUSTNESS)
+
+
+def _pooled() -> Verdict:
+    """What all cases show together, and none alone."""
+    bias = Finding("hvp.v", Outcome.VIOLATED, "bias", 1.5, message="the error is +1e-3 of the truth throughout")
+    found = Counterexample(CASE, (bias,), message="over 84 tensors", command="gradoracle check sdpa", pooled=True)
+    return replace(
+        violated("hvp_is_symmetric", "float32", 3), cases_violated=0, kernel="other_sdpa", counterexample=found,
+        severity=Severity.WRONG,
+    )  # fmt: skip
+
+
+def _erring() -> Verdict:
+    """An error of gradoracle's own."""
+    found = Counterexample(CASE, (), message="IndexError: list index out of range", trace="Traceback: a line of ours")
+    return Verdict("vjp_is_linear", "other_sdpa", "float32", Status.ERROR, cases_error=1, counterexample=found)
+
+
+def _measurements() -> Measurements:
+    """What a run measured, with a point that no picture holds."""
+    made = Measurements("T", {"float32": [0] * (BINS - 5) + [3, 9, 2, 0, 1]}, differences=7)
+    made.growth = [Growth("triton_sdpa", "float32", 16, 1.5, 4), Growth("triton_sdpa", "float32", 300, math.inf)]
+    made.convergence = [Convergence("triton_sdpa", "order of dq", ((0.01, 1e-8), (0.02, 4e-8), (0.04, 1.6e-7)))]
+    return made

@@ -1,4 +1,4 @@
-"""Every view of a gate: regressions, open questions and notes told apart, what is unchanged said, nothing else red."""
+"""Every view of a gate: its outcome over all targets, and what is red, open or a note. The wording: test_golden.py."""
 
 from __future__ import annotations
 
@@ -30,23 +30,14 @@ def test_a_gate_is_red_by_its_red_lines_alone() -> None:
     assert open_.exit_code == 0  # its violated verdicts are the base's too
 
 
-def test_the_terminal_marks_what_is_new_and_what_is_not() -> None:
-    text = render(MADE, "terminal")
-    assert "✗ VIOLATED  vjp_matches_the_oracle" in text and "· VIOLATED  adjoint_identity" in text
-    assert "✗ accuracy accuracy fell" in text and "? base     the base cannot" in text
-    assert "· judge    acknowledged" in text
-    assert "✗ sdpa: 2 regressions from 1a2b3c4 (main) (exit code 1)" in text
-    assert "✓ lse: unchanged since 1a2b3c4 (main), not checked (exit code 0)" in text
-    assert text.endswith("✗ gate: sdpa: regression; 1 unchanged (exit code 1)\n")
+def test_the_terminal_ends_with_the_outcome_of_all() -> None:
+    assert render(MADE, "terminal").endswith("✗ gate: sdpa: regression; 1 unchanged (exit code 1)\n")
     alone = render([unchanged()], "terminal")
     assert alone.endswith("✓ no kernel has changed since 1a2b3c4 (main), so none was checked (exit code 0)\n")
 
 
-def test_markdown_leads_with_the_verdict_and_its_lines() -> None:
-    text = render(MADE, "markdown")
-    assert text.startswith("**✗ gate: sdpa: regression; 1 unchanged**")
-    assert "- ✗ accuracy: accuracy fell" in text and "- ? base: the base cannot be checked" in text
-    assert "### ✗ VIOLATED `vjp_matches_the_oracle`" in text and "### · VIOLATED `adjoint_identity`" in text
+def test_markdown_leads_with_the_outcome_of_all() -> None:
+    assert render(MADE, "markdown").startswith("**✗ gate: sdpa: regression; 1 unchanged**")
 
 
 def test_github_has_errors_for_what_is_red_and_notices_for_what_is_not() -> None:
@@ -59,9 +50,7 @@ def test_github_has_errors_for_what_is_red_and_notices_for_what_is_not() -> None
         "::notice",
         "::notice",
     ]
-    assert "title=sdpa%3A accuracy::accuracy fell" in lines[0]
     assert "violated vjp_matches_the_oracle" in lines[3] and "violated adjoint_identity" in lines[4]
-    assert "unchanged since" in lines[5]
 
 
 def test_junit_fails_on_red_errs_on_open_and_skips_the_unchanged() -> None:

@@ -23,10 +23,7 @@ def commands(made: Report) -> list[str]:
 def test_a_fault_is_an_error_on_the_kernels_line() -> None:
     made = report(violated(), locations={"triton_sdpa": Location("kernels/a,b.py", 12)})
     (line,) = commands(made)
-    head, _, message = line.partition("::file")[0], *line.removeprefix("::error ").partition("::")[1:]
-    assert head.startswith("::error ") and "file=kernels/a%2Cb.py,line=12" in line
-    assert "title=violated vjp_matches_the_oracle%2C triton_sdpa in float32" in line
-    assert "%0Areplay: gradoracle replay 'gradoracle-case/1 sdpa" in message and "got 0.5, true 0.25" in message
+    assert line.startswith("::error ") and "file=kernels/a%2Cb.py,line=12::" in line
 
 
 def test_without_a_file_there_is_a_title_alone() -> None:

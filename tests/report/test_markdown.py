@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from example import CASE, everything, holding, report, violated
+from example import everything, holding, report, violated
 from grouping import with_faults
 from markdown_it import MarkdownIt
 
@@ -22,14 +22,6 @@ def shown(*reports: Report) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", rendered(*reports)))
 
 
-def test_it_leads_with_the_outcome_and_reports_each_fault() -> None:
-    text = shown(report(holding(dtype="bfloat16"), violated()))
-    assert text.startswith("✗ gradoracle sdpa: 1 fault, 1 property violated (exit code 1)")
-    assert f"replay gradoracle replay '{CASE}'" in text and f"case {CASE}" in text
-    assert "worst at [0, 0, 64, 0], got 0.5, true 0.25" in text
-    assert text.index("VIOLATED vjp_matches_the_oracle") < text.index("\nproperties\n")
-
-
 def test_the_table_has_a_row_for_each_property_and_a_column_for_each_dtype() -> None:
     found = rendered(everything())
     assert [html.unescape(head) for head in re.findall("<th>(.*?)</th>", found)] == [
@@ -39,10 +31,8 @@ def test_the_table_has_a_row_for_each_property_and_a_column_for_each_dtype() -> 
     assert "<strong>vjp_matches_the_oracle</strong>" in found and "✓ 42 3.1σ 2e-6" in found
 
 
-def test_what_was_not_checked_is_reported_and_missed_coverage_goals_stand_out() -> None:
-    text = rendered(everything())
-    assert "also: interrupted after 100 of 126 cases" in text and "needs a GPU" in text
-    assert "T &gt; 100 000: 0 <strong>too few</strong>" in text
+def test_missed_coverage_goals_stand_out_and_a_green_run_has_nothing_to_add() -> None:
+    assert "T &gt; 100 000: 0 <strong>too few</strong>" in rendered(everything())
     assert "also" not in shown(report(holding())) and "because: nothing was checked" in shown(report())
 
 

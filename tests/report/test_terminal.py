@@ -1,4 +1,4 @@
-"""The terminal view: what a person must be able to read off it, at the usual widths."""
+"""The terminal view: its faults and lengths at the usual widths; test_golden.py has the wording."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_a_green_run_says_so_with_its_contracts_and_counts() -> None:
+def test_a_green_run_ends_with_its_outcome() -> None:
     text = render(report(holding(), holding(dtype="bfloat16")), "terminal")
-    assert "contract float32 as ieee32, bfloat16 as bf16" in lines(text)
-    assert "device cpu (a processor, 2 cores), seed 7" in lines(text)
     assert "forward_matches_the_oracle ✓ 42 3.1σ 2e-6 ✓ 42 3.1σ 2e-6" in lines(text)
-    assert "1 property checked on 126 cases in 93.2 s; 2 verdicts: 2 hold" in lines(text)
     assert lines(text)[-1] == "✓ sdpa: every checked property holds (exit code 0)"
     assert "✗" not in text and "\x1b" not in text
 
@@ -41,19 +38,8 @@ def test_cases_that_did_not_hold_show_in_the_cell() -> None:
     assert "✓ 42/45" in render(report(verdict), "terminal")
 
 
-def test_a_failure_reports_property_element_pattern_case_and_replay() -> None:
+def test_the_command_that_replays_a_failure_can_be_copied() -> None:
     text = lines(render(report(violated()), "terminal"))
-    for line in (
-        "✗ VIOLATED vjp_matches_the_oracle triton_sdpa, float32, 3 of 42 cases",
-        "property Each gradient agrees with the definition's VJP.",
-        "dq [local] 1 of 65 elements exceeds its budget; the worst by a factor of 4.25",
-        "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma",
-        "pattern only T >= 64 (of 65)",
-        "note holds under tf32",
-        f"case {CASE}",
-        "✗ sdpa: 1 fault, 1 property violated (exit code 1)",
-    ):
-        assert line in text
     (replay,) = [line for line in text if line.startswith("replay ")]
     assert shlex.split(replay)[1:] == ["gradoracle", "replay", CASE]
 
@@ -87,7 +73,6 @@ def test_a_fault_is_led_by_the_first_tensor_that_is_wrong_by_comparison_with_the
     text = lines(render(report(*made), "terminal"))
     others = "is_exact_when_widened (float32), hvp_matches (float32), rows_of_ds_sum_to_zero (float32)"
     assert f"also 3 more properties show the same fault: {others}" in " ".join(text)
-    assert "✗ sdpa: 1 fault, 4 properties violated (exit code 1)" in text
 
 
 def test_others_are_counted_unless_verbose() -> None:
@@ -256,24 +241,9 @@ def test_a_gpu_that_runs_out_of_memory_is_one_line_with_a_count() -> None:
     assert told[0].startswith("13 memory: OutOfMemoryError: CUDA out of memory (2 properties, such as second_device;")
 
 
-def test_a_crash_is_reported_with_its_cause() -> None:
-    text = lines(render(report(holding(), crashed()), "terminal"))
-    assert "✗ CRASHED hvp_matches_the_oracle triton_sdpa, bfloat16, 2 of 42 cases" in text
-    assert "crash hvp: killed by signal 11 (segmentation fault)" in text
-
-
-def test_what_was_not_checked_is_reported_with_reasons_counts_and_refusals() -> None:
-    text = lines(render(everything(), "terminal", verbose=True))
-    assert "42 D must be a multiple of 16, got 7 [see docs] (forward_matches_the_oracle)" in text
-    assert "30 needs a GPU (second_device)" in text
-    assert "where dtype=float16 x42, D=7 x3" in text
-    assert "note less accurate than 'definition': o on 3 cases (forward_matches_the_oracle float32)" in text
-
-
 def test_goals_below_their_minimum_stand_out() -> None:
     made = report(holding(), goals_wanted={"T < M": 3, "T > 100 000": 1})
     text = render(made, "terminal", color=True)
-    assert "coverage goals: 2 of 3 met" in text
     assert "\x1b[1;31mT > 100 000: 0 of 1 expected" in text
     assert "? sdpa: inconclusive (exit code 4)" in text
 
@@ -286,7 +256,6 @@ def test_a_run_that_checked_nothing_is_never_green(verdicts: list[object]) -> No
 
 def test_a_run_that_stopped_early_says_how_far_it_came() -> None:
     text = lines(render(report(holding(), cases_run=40, interrupted="interrupted after 40 of 126 cases"), "terminal"))
-    assert any("on 40 of 126 planned cases" in line for line in text)
     assert "because interrupted after 40 of 126 cases" in text
 
 
@@ -308,11 +277,6 @@ def test_nothing_a_kernel_says_reaches_the_terminal_as_markup_or_control() -> No
     made = report(violated("x", "float32", 1, wrong("dq", "[red]rows[/red] \x1b[2J\x07")))
     plain = render(made, "terminal")
     assert "[red]rows[/red] \ufffd[2J\ufffd" in plain
-
-
-def test_several_targets_end_in_one_line() -> None:
-    text = lines(render([report(holding()), report(violated(), target="lse")], "terminal"))
-    assert text[-1] == "2 targets: sdpa: holds, lse: violated (exit code 1)"
 
 
 def test_what_is_taken_for_one_fault_does_not_depend_on_the_time_for_shrinking() -> None:

@@ -24,9 +24,9 @@ class Symptom:
 
     Attributes:
         property_name: its name.
-        kind: what it compares.
-        cause: what it points at where it is violated alone.
-        findings: what is wrong.
+        kind: the kind of the property.
+        cause: the cause that it points at where it is violated alone.
+        findings: the violations.
         formula: the edit of the definition that gives it, where one was found.
     """
 

@@ -46,7 +46,7 @@ class Edit:
     """One change.
 
     Attributes:
-        formulas: what it makes of the definition, in words: several where a number has several names.
+        formulas: the edited definition in words: several where a number has several names.
         nodes: the nodes whose values change.
         call: gives these, from a node, the values of its arguments and keyword arguments, and that of ``asks``.
         asks: an input whose value takes part; None where none does.
@@ -62,9 +62,9 @@ def edits(graph: Graph, named: Sequence[str], numbers: Mapping[str, float]) -> I
     """Every edit of a graph, in a fixed order.
 
     Args:
-        graph: of a definition.
-        named: what its inputs are called.
-        numbers: by which an operand may be multiplied, by name.
+        graph: the graph of a definition.
+        named: the names of its inputs.
+        numbers: the numbers that an operand may be multiplied by, by name.
     """
     wording, factors = _Wording(graph, named), by_value(numbers)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]

@@ -20,7 +20,7 @@ def known_numbers(graph: Graph | None, dims: Mapping[str, int], options: Mapping
     """Positive numbers other than 1 by name: constants, options, dims, literals of a graph; and their reciprocals.
 
     Args:
-        graph: of the definition; None where it is not traced.
+        graph: the graph of the definition; None where it is not traced.
         dims: their sizes.
         options: their values.
 

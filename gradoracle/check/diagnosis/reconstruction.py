@@ -28,11 +28,11 @@ class Expected:
     """A wrong tensor of one case, float64 on the CPU.
 
     Attributes:
-        name: what it is called.
-        output: which output of the definition's graph it is.
-        got: what the kernel gave.
+        name: the name of the tensor.
+        output: the index of the output of the definition's graph.
+        got: the values that the kernel gave.
         true: the truth, same shape.
-        sigma: of the rounding errors, same shape.
+        sigma: one standard deviation of the rounding errors, same shape.
     """
 
     name: str
@@ -75,11 +75,11 @@ def reconstruct(
     """The edits of a definition that give every wrong tensor of one case.
 
     Args:
-        graph: of the definition; None where it is not traced: its outputs alone are then multiplied.
+        graph: the graph of the definition; None where it is not traced: its outputs alone are then multiplied.
         args: float64 inputs.
-        named: what the inputs are called.
+        named: the names of the inputs.
         expected: the wrong tensors.
-        numbers: by which something may be multiplied, by name.
+        numbers: the numbers that something may be multiplied by, by name.
         saved: whether kernels may take what forward gave, and the maxima and sums of softmax, as they were saved: each
             edit is then tried so too.
 

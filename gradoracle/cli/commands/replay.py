@@ -49,7 +49,7 @@ def replay(
         require_kernels_of_the_tree([parse(case)[0]])
     fork_server.warm()
     if script:
-        from gradoracle.check.reproduction import reproduce
+        from gradoracle.check.script import reproduce
 
         say(reproduce(case, **fields))
         return
