@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formulas
-from gradoracle.check.judge_property import LACKING, judge_property, kind_of
+from gradoracle.check.judge_property import LACKING, crashed, judge_property, kind_of
 from gradoracle.check.severity import located, with_severity
 from gradoracle.check.usable_case import is_tried
 from gradoracle.check.widened import Widened, judged_widened, widened
@@ -65,7 +65,7 @@ def examine(
             judged = judged_widened(prop, evidence) if isinstance(evidence, Widened) else judge_property(prop, evidence)
             result = _unless_reported(judged, results)
         except DeviceLost as lost:
-            results.append(PropertyResult(prop.name, Status.CRASHED, reason=str(lost), why=lost.why))
+            results.append(crashed(prop, subject.kernel, lost))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))

@@ -15,8 +15,10 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named, out_of_memory
 from gradoracle.model.finding import Finding, Outcome, malformed
 from gradoracle.model.job import PropertyResult
+from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined
 from gradoracle.oracle.exact.trace import UnsupportedOperator
@@ -46,7 +48,7 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
     except DeviceLost:
         raise
     except Crashed as crash:
-        return PropertyResult(prop.name, Status.CRASHED, tuple(findings), str(crash), why=crash.why)
+        return crashed(prop, evidence.kernel, crash, findings)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             return failed(prop.name, error, findings)
@@ -64,6 +66,26 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
     first = min(findings, key=lambda finding: finding.message)
     text = TOO_WIDE if first.why is Reason.BUDGET else first.message  # equal reasons of many cases count together
     return PropertyResult(prop.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
+
+
+def crashed(prop: Property, kernel: Kernel, crash: Crashed, findings: Sequence[Finding] = ()) -> PropertyResult:
+    """The result of a property that a kernel call ended: wrong, unless in a derivative that is not claimed.
+
+    There an exception means that the kernel has no such derivative, and a process that ended is a matter of robustness.
+    A crash without a claim does not hide a violation that was found before it.
+    """
+    name = crash.call.rpartition(": ")[2].partition(" ")[0]  # of the call, as in "scaled: vjp twice"
+    about = next((each for each in Derivative if each.value == name), prop.derivative)
+    known, text = tuple(findings), str(crash)
+    if about is None or kernel.is_claimed(about):
+        severity = Severity.WRONG
+    elif any(each.outcome is Outcome.VIOLATED for each in findings):
+        return PropertyResult(prop.name, Status.VIOLATED, known)
+    elif crash.why is Reason.RAISED:
+        return PropertyResult(prop.name, Status.NOT_CHECKED, known, text, why=Reason.NO_DERIVATIVE)
+    else:
+        severity = Severity.ROBUSTNESS
+    return PropertyResult(prop.name, Status.CRASHED, known, text, why=crash.why, severity=severity, crashed_in=about)
 
 
 def _broken_claim(prop: Property, evidence: Evidence, reason: Exception) -> Finding | None:

@@ -213,7 +213,14 @@ class _Minimiser:
         smallest, note = known
         findings = result.findings if smallest == case else ()  # findings of another case would be misleading here
         line = self._subjects.line(kernel, smallest)
-        shown = Counterexample(line, findings, shrink_note=note, message=result.reason)
+        shown = Counterexample(
+            line,
+            findings,
+            shrink_note=note,
+            message=result.reason,
+            severity=result.severity,
+            crashed_in=result.crashed_in,
+        )
         return self._shrunk_from(shown, key, case, result)
 
     def _smaller_crash(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> tuple[Case, str]:

@@ -219,7 +219,9 @@ def first_failure(subjects: Subjects, key: VerdictKey, status: Status, case: Cas
         status,
         cases_violated=int(status is Status.VIOLATED),
         cases_crashed=int(status is Status.CRASHED),
-        counterexample=Counterexample(line, result.findings, message=result.reason, command=shown),
+        counterexample=Counterexample(
+            line, result.findings, message=result.reason, command=shown, crashed_in=result.crashed_in
+        ),
         statement=prop.statement,
         severity=result.severity,
         declared=subjects.kernels[key.kernel].declares(key.dtype),

@@ -76,7 +76,7 @@ def examiner(
         def guard(name: str) -> Iterator[None]:
             if name in job.crashes:
                 why, text = job.crashes[name]
-                raise Crashed(text, why)
+                raise Crashed(text, why, name)
             if (barred := job.barred.get(name.rpartition(": ")[2]) or job.barred.get("*")) is not None:
                 why, text = barred
                 raise Unavailable(text, why)

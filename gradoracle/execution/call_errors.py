@@ -44,19 +44,19 @@ class Severed(NoDerivative):
 
 
 class Crashed(Exception):
-    """The kernel raised an error that no caller should see, or its device was lost."""
+    """The kernel raised an error that no caller should see, or its device was lost; ``call``: the call that ran."""
 
-    def __init__(self, text: str, why: Reason = Reason.RAISED) -> None:
-        self.why = why
+    def __init__(self, text: str, why: Reason = Reason.RAISED, call: str = "") -> None:
+        self.why, self.call = why, call
         super().__init__(text)
 
 
 class DeviceLost(Crashed):
-    """A CUDA error after which this process can launch nothing and must be replaced; ``call`` is the call that ran."""
+    """A CUDA error after which this process can launch nothing and must be replaced."""
 
     def __init__(self, call: str, how: str) -> None:
-        self.call, self.how = call, how
-        super().__init__(f"{call}: {how}", Reason.LOST)
+        self.how = how
+        super().__init__(f"{call}: {how}", Reason.LOST, call)
 
 
 class Wrong(Exception):

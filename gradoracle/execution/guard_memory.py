@@ -17,6 +17,7 @@ from gradoracle.execution.call_errors import Crashed
 from gradoracle.execution.claimed_cuda import device_of
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import WrongAccess
+from gradoracle.model.reason import Reason
 
 # Quiet NaNs with a payload that no arithmetic produces.
 _POISON = {
@@ -288,7 +289,7 @@ def fenced(known: set[Spot] | None) -> Iterator[None]:
     if found:
         known.update(map(spot, found))
         more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
-        raise Crashed(f"{found[0]}{more}; it was not performed")
+        raise Crashed(f"{found[0]}{more}; it was not performed", Reason.ACCESS)
 
 
 @contextmanager

@@ -293,7 +293,10 @@ class KernelRunner:
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
-        except (Wrong, Refused, Unavailable, Crashed, KeyboardInterrupt):
+        except Crashed as crash:
+            crash.call = crash.call or name
+            raise
+        except (Wrong, Refused, Unavailable, KeyboardInterrupt):
             raise
         except MemoryError:
             raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
@@ -307,11 +310,11 @@ class KernelRunner:
                 raise Refused(named(error)) from None
             raise Unavailable(f"{name} raised {named(error)}", Reason.RAISED) from None
         except SystemExit as error:
-            raise Crashed(f"{name} called exit with code {error.code}") from None
+            raise Crashed(f"{name} called exit with code {error.code}", call=name) from None
         except BaseException as error:
             if (said := told_by_triton(error)) and (name == "forward" or name.startswith("vjp")):
                 raise Refused(said) from None
-            raise Crashed(f"{name} raised {said or named(error)}") from error
+            raise Crashed(f"{name} raised {said or named(error)}", call=name) from error
 
     @contextmanager
     def _running_wide(self, name: str, sample: Sample) -> Iterator[None]:

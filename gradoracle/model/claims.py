@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
@@ -63,7 +62,7 @@ def line(report: Report, kernel: str) -> str:
 def _standing(
     report: Report, derivative: Derivative, verdicts: Sequence[Verdict], claims: Mapping[str, str]
 ) -> Standing:
-    broken = [each for each in verdicts if each.status in BROKEN and derivative in _about(each)]
+    broken = [each for each in verdicts if each.status in BROKEN and derivative in each.about]
     counting = [each for each in broken if each.counts(report.fail_on)]
     if counting:
         grave = any(each.severity in (None, Severity.WRONG, Severity.UNDECIDED) for each in counting)
@@ -85,10 +84,3 @@ def _standing(
     if any(each.status is Status.REFUSED for each in about):
         return Standing(Mark.ABSENT, "refused")
     return Standing(Mark.OPEN, "not checked")
-
-
-def _about(verdict: Verdict) -> set[Derivative]:
-    """The derivatives of the tensors that violate a verdict; that of its property where these belong to none."""
-    shown = verdict.counterexample.findings if verdict.counterexample is not None else ()
-    found = {each.derivative for each in shown if each.outcome is Outcome.VIOLATED and each.derivative is not None}
-    return found or ({verdict.derivative} if verdict.derivative is not None else set())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.finding import Finding, Formula
 from gradoracle.model.reason import Reason
@@ -92,7 +93,8 @@ class PropertyResult:
     trace: str = ""  # the traceback of an internal error
     preset: str = ""  # another preset that explains the violation
     unexplained: bool = False  # whether all others of the dtype were tried, and none does
-    severity: Severity | None = None  # of a violation, where it was asked for
+    severity: Severity | None = None  # of a violation, where it was asked for; of a crash
+    crashed_in: Derivative | None = None  # the derivative whose call crashed
     undecided: str = ""  # why it is not known whether the violation stays with every float in float64
     loss: PrecisionLoss | None = None  # where precision is lost
     constant: WrongConstant | None = None  # that explains what is wrong

@@ -12,6 +12,7 @@ class Reason(str, Enum):
     NO_DERIVATIVE: the kernel lacks the derivative, which is optional.
     DETACHED: the outputs do not require grad, which is as it should be where those of no case do.
     RAISED: a derivative that the kernel has raised.
+    ACCESS: a call would have written outside of its tensors.
     MEMORY: the machine, the device or the process ran out of memory.
     OUTSIDE: the definition raises on the case, which may lie outside of what it is meant for.
     UNDEFINED: the definition returns what its annotations do not say, or cannot be traced.
@@ -31,6 +32,7 @@ class Reason(str, Enum):
     NO_DERIVATIVE = "no derivative"
     DETACHED = "detached"
     RAISED = "raised"
+    ACCESS = "access"
     MEMORY = "memory"
     OUTSIDE = "outside"
     UNDEFINED = "undefined"

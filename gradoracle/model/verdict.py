@@ -11,7 +11,7 @@ from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.fault import Fault, VerdictKey
-from gradoracle.model.finding import NO_FORMULA, Finding, Formula
+from gradoracle.model.finding import NO_FORMULA, Finding, Formula, Outcome
 from gradoracle.model.location import Location
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
@@ -64,6 +64,7 @@ class Counterexample:
         undecided: why it is not known whether it stays with every float in float64.
         loss: the statement at which precision is lost, where one was found.
         constant: whose value explains what is wrong, where one was found.
+        crashed_in: the derivative whose call crashed, where one is known.
     """
 
     case: str
@@ -83,6 +84,7 @@ class Counterexample:
     undecided: str = ""
     loss: PrecisionLoss | None = None
     constant: WrongConstant | None = None
+    crashed_in: Derivative | None = None
 
 
 @dataclass
@@ -130,7 +132,7 @@ class Verdict:
         severity = self.severity or Severity.WRONG
         if severity is Severity.UNDECIDED:
             severity = Severity.PRECISION
-        if fail_on is None and severity is Severity.ROBUSTNESS and self.derivative is not None:
+        if fail_on is None and severity is Severity.ROBUSTNESS and self.about:
             return False  # it is not claimed
         return self.declared or severity is Severity.WRONG if fail_on is None else severity.rank <= fail_on.rank
 
@@ -138,6 +140,15 @@ class Verdict:
     def key(self) -> VerdictKey:
         """Which verdict it is."""
         return VerdictKey(self.property_name, self.kernel, self.dtype)
+
+    @property
+    def about(self) -> frozenset[Derivative]:
+        """The derivatives that violate it, by tensor or by crash; that of its property where none is known."""
+        known = {self.derivative}
+        if (shown := self.counterexample) is not None:
+            violated = {each.derivative for each in shown.findings if each.outcome is Outcome.VIOLATED}
+            known = {*violated, shown.crashed_in} - {None} or known
+        return frozenset(each for each in known if each is not None)
 
     @property
     def is_open(self) -> bool:

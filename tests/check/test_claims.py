@@ -136,6 +136,51 @@ def vjp(inputs: Any, cotangents: Any, options: Any, blocks: Any) -> Any:
     return g * torch.sin(w), (g * x * torch.cos(w)).sum(0)
 
 
+class Breaks(torch.autograd.Function):
+    """Its backward raises what no caller should see, for rows of 5."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        return Scaled.forward(ctx, x, w)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        if given[0].shape[1] == 5:
+            raise KeyError("block")
+        return Detached.backward(ctx, *given)
+
+
+class _Inner(torch.autograd.Function):
+    """x sin(w), whose backward raises a KeyError."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        return x * torch.sin(w)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        raise KeyError("block")
+
+
+class BreaksTwice(Detached):
+    """Its double backward raises what no caller should see."""
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        (x, w), (g,) = ctx.saved_tensors, given
+        return _Inner.apply(g, w), (g * x * torch.cos(w)).sum(0)
+
+
+@gradoracle.kernel(scaled)
+def breaks(x: Tensor, w: Tensor) -> Tensor:
+    return Breaks.apply(x, w)
+
+
+@gradoracle.kernel(scaled)
+def breaks_twice(x: Tensor, w: Tensor) -> Tensor:
+    return BreaksTwice.apply(x, w)
+
+
 @gradoracle.kernel(scaled, vjp=vjp)
 def besides(x: Tensor, w: Tensor) -> Tensor:
     return Scaled.apply(x, w)
@@ -158,6 +203,8 @@ def report_of(kernel: str, **fields: Any) -> Report:
         ("silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! silently zero"),
         ("wrong_tangent", 1, "forward ✓  VJP ✓  JVP ✗ wrong  HVP ! silently zero"),
         ("half_silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! wrong, not claimed"),
+        ("breaks", 1, "forward ✓  VJP ✗ wrong  JVP - not offered  HVP ! silently zero"),
+        ("breaks_twice", 0, "forward ✓  VJP ✓  JVP - not offered  HVP - not offered"),
         ("first_order", 0, "forward ✓  VJP ✓  JVP - not claimed  HVP - not claimed"),
         ("second_order", 1, "forward ✓  VJP ✓  JVP - not claimed  HVP ✗ wrong"),
         ("forward_mode", 1, "forward ✓  VJP ✓  JVP ✗ wrong  HVP - not claimed"),
@@ -179,6 +226,8 @@ def test_a_claim_of_the_request_replaces_that_of_the_kernel() -> None:
     assert not any(name.startswith(higher) for name in names)
     wide = report_of("silent", claims=("forward", "vjp", "hvp"))
     assert wide.exit_code == 1 and line(wide, "silent").endswith("HVP ✗ wrong")
+    raising = report_of("breaks_twice", claims=("forward", "vjp", "hvp"))
+    assert raising.exit_code == 1 and line(raising, "breaks_twice").endswith("VJP ✓  JVP - not claimed  HVP ✗ wrong")
 
 
 def test_an_error_in_what_is_not_claimed_is_of_robustness_and_says_the_mend() -> None:
