@@ -18,6 +18,7 @@ from gradoracle.model.errors import forgive, named
 from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.formats import FORMATS
 from gradoracle.model.job import PropertyResult
+from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import shown
 from gradoracle.model.property import DIRECT, Property, PropertyKind
 from gradoracle.model.reason import Reason
@@ -44,29 +45,60 @@ def with_severity(prop: Property, evidence: Evidence, result: PropertyResult) ->
         forgive(error)
         severity, why, again = Severity.UNDECIDED, named(error), None
     if severity is Severity.PRECISION and again is not None:
-        left = {each.tensor: each.left for each in again.findings}
-        result = replace(result, findings=tuple(replace(f, left=left.get(f.tensor, 0.0)) for f in result.findings))
+        result = replace(result, findings=with_left(result.findings, again.findings))
     if severity is Severity.PRECISION and prop.kind in DIRECT:
         result, severity = _without_overflow(evidence, result)
     preset: str | None = None
     if severity in (Severity.PRECISION, Severity.UNDECIDED):
         preset = _explaining_preset(prop, evidence, result)
     unexplained = preset == "" and _is_measured(result)
-    dtype = evidence.case.dtype
-    if severity is Severity.UNDECIDED and unexplained and is_active():  # what runs on a GPU is widened afterwards
-        severity = Severity.WRONG
-        why = f"no preset of {dtype} explains the error, which was not judged in float64: {why}"
-    declares = evidence.kernel.declares(dtype)
-    if severity is Severity.PRECISION and unexplained and not declares and not any(f.left for f in result.findings):
-        severity, why = Severity.WRONG, _beyond_presets(result, dtype)
-    if not _claimed(prop, evidence, result.findings) and (severity is not Severity.PRECISION or declares):
-        severity, why = Severity.ROBUSTNESS, ""
+    if severity is not Severity.UNDECIDED or is_active():  # what runs on a GPU is widened afterwards
+        severity, why = ruled(
+            prop, evidence.kernel, evidence.case.dtype, (severity, why), result.findings, unexplained=unexplained
+        )
     return replace(result, severity=severity, undecided=why, preset=preset or "", unexplained=unexplained)
 
 
-def _beyond_presets(result: PropertyResult, dtype: str) -> str:
+def ruled(
+    prop: Property,
+    kernel: Kernel,
+    dtype: str,
+    known: tuple[Severity, str],
+    findings: Sequence[Finding],
+    *,
+    unexplained: bool,
+) -> tuple[Severity, str]:
+    """The severity of a violation by what presets explain and the kernel claims, and why it is that or undecided.
+
+    Args:
+        prop: the violated property.
+        kernel: the kernel that violates it.
+        dtype: the dtype of the case.
+        known: the severity by the widened kernel, and why it is undecided.
+        findings: those of the kernel as it is written, with what is left of them when widened.
+        unexplained: whether all presets were tried, and none explains them.
+    """
+    severity, why = known
+    declares = kernel.declares(dtype)
+    if severity is Severity.UNDECIDED and unexplained:
+        severity = Severity.WRONG
+        why = f"no preset of {dtype} explains the error, which was not judged in float64: {why}"
+    if severity is Severity.PRECISION and unexplained and not declares and not any(f.left for f in findings):
+        severity, why = Severity.WRONG, _beyond_presets(findings, dtype)
+    if not _claimed(prop, kernel, findings) and (severity is not Severity.PRECISION or declares):
+        severity, why = Severity.ROBUSTNESS, ""
+    return severity, why
+
+
+def with_left(findings: Iterable[Finding], widened: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings with what is left of each when its kernel is widened."""
+    left = {each.tensor: each.left for each in widened}
+    return tuple(replace(each, left=left.get(each.tensor, 0.0)) for each in findings)
+
+
+def _beyond_presets(findings: Iterable[Finding], dtype: str) -> str:
     """How far the worst value is off, and that no preset explains it."""
-    worst = (f.worst for f in result.findings if f.outcome is Outcome.VIOLATED and f.worst is not None)
+    worst = (f.worst for f in findings if f.outcome is Outcome.VIOLATED and f.worst is not None)
     off = max((abs(each.got - each.true) / (abs(each.true) or math.inf) for each in worst), default=0.0)
     share = f"the error is {off:.2g} of the truth" if off < 1e-3 else f"the error is {100 * off:.3g} % of the truth"
     return f"{share}; no preset of {dtype} explains it" if off else f"no preset of {dtype} explains the error"
@@ -136,10 +168,10 @@ def _severity(
     return *of_widened(again, result.findings, evidence.case.dtype), again
 
 
-def _claimed(prop: Property, evidence: Evidence, findings: Iterable[Finding]) -> bool:
+def _claimed(prop: Property, kernel: Kernel, findings: Iterable[Finding]) -> bool:
     """Whether some violated finding is about a derivative that the kernel claims, or about none."""
     about = [each.derivative or prop.derivative for each in findings if each.outcome is Outcome.VIOLATED]
-    return any(each is None or evidence.kernel.is_claimed(each) for each in about or [prop.derivative])
+    return any(each is None or kernel.is_claimed(each) for each in about or [prop.derivative])
 
 
 def of_widened(again: PropertyResult, as_written: Iterable[Finding], dtype: str) -> tuple[Severity, str]:

@@ -11,7 +11,7 @@ from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import executor_for
 from gradoracle.check.plan import Subjects
-from gradoracle.check.severity import of_widened
+from gradoracle.check.severity import of_widened, ruled, with_left
 from gradoracle.model.case import Case, parse
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Finding
@@ -43,7 +43,7 @@ def triaged(
         return dict(found)
     if isinstance(subjects.request.inputs, Given):
         return dict(found) | {
-            key: _settled(aggregate.sums[key], shown, Severity.UNDECIDED, THIS_PROCESS)
+            key: _settled(subjects, aggregate.sums[key], shown, (Severity.UNDECIDED, THIS_PROCESS))
             for key, shown in undecided.items()
         }
     jobs = {
@@ -73,10 +73,14 @@ def triaged(
         executor.close()
     made = dict(found)
     for key, shown in undecided.items():
-        severity, why = _decided([results.get((key, job.case, True)) for job in jobs[key]], shown.findings, key.dtype)
-        made[key] = _settled(aggregate.sums[key], shown, severity, why)
+        widened = [results.get((key, job.case, True)) for job in jobs[key]]
+        decided = _decided(widened, shown.findings, key.dtype)
+        left = () if widened[0] is None else widened[0].findings
         place = results.get((key, where[key].case, False))
-        if place is not None and place.severity is severity:  # violated in the interpreter, too
+        if place is not None and gravest([decided[0], place.severity]) is not decided[0]:  # such as an overflow
+            decided = (place.severity or decided[0], place.undecided)
+        made[key] = _settled(subjects, aggregate.sums[key], shown, decided, left)
+        if place is not None and place.severity is made[key].severity:  # violated in the interpreter, too
             made[key] = replace(made[key], loss=place.loss, constant=place.constant)
     return made
 
@@ -88,10 +92,21 @@ def _is_undecided(sums: Sums, shown: Counterexample) -> bool:
     )
 
 
-def _settled(sums: Sums, shown: Counterexample, severity: Severity, why: str) -> Counterexample:
-    """The counterexample with a severity, and why it is undecided; that of its verdict's cases is set in the sums."""
-    if severity is Severity.UNDECIDED and shown.unexplained:
-        severity = Severity.WRONG
+def _settled(
+    subjects: Subjects, sums: Sums, shown: Counterexample, decided: tuple[Severity, str], left: Sequence[Finding] = ()
+) -> Counterexample:
+    """The counterexample with a severity, and why it is undecided; that of its verdict's cases is set in the sums.
+
+    Args:
+        subjects: the resolved request.
+        sums: the sums of the verdict.
+        shown: its counterexample.
+        decided: the severity by the widened kernel, and why it is undecided.
+        left: the findings of the widened kernel on the case that is shown.
+    """
+    prop, kernel = subjects.properties[sums.property_name], subjects.kernels[sums.kernel]
+    findings = with_left(shown.findings, left)
+    severity, why = ruled(prop, kernel, sums.dtype, decided, findings, unexplained=shown.unexplained)
     if sums.severities:
         sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
         sums.undecided = {why: sums.severities[severity.value]} if why else {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from places import ROOT, loaded
+from places import ROOT, TESTS, loaded
 from sweeps import slow
 
 from gradoracle.cases.sample import build
@@ -40,6 +40,7 @@ from gradoracle.report.terminal import render
 
 norms = loaded("check.norms")
 NORMS = norms.__file__
+FAR = f"{TESTS / 'check' / 'test_claims.py'}:far"
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
 DEFINITION, LAYOUTS = "definition_is_exact_when_widened", "any_layout_of_inputs_is_right_or_refused"
 
@@ -307,6 +308,18 @@ def as_on_a_gpu(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Request:
     """A check of one property in a process that cannot widen kernels, as one whose kernels run on a GPU."""
     monkeypatch.setattr(judging, "is_active", lambda: False)
     return Request(f"{NORMS}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0, property=FORWARD)
+
+
+def test_what_no_preset_explains_is_wrong_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is a tenth off as it is written, and exact when widened, was *precision* on a GPU alone."""
+    request = replace(as_on_a_gpu("loses_precision", monkeypatch), target=FAR, dtypes=("float32",))
+    with running.running(request) as run:
+        run.over(running.plan(run.subjects, with_severity=True))
+        aggregate = run.totals.aggregate
+        found = running.as_found(run.subjects, aggregate)
+        after = triaged(run.subjects, aggregate, found, None)
+    (shown,) = after.values()
+    assert shown.severity is Severity.WRONG and "no preset of float32 explains it" in shown.undecided
 
 
 of_each_severity = pytest.mark.parametrize(
