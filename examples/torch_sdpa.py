@@ -1,9 +1,9 @@
 r"""Checking a PyTorch operator whose options differ from the family's: an adapter of three lines.
 
     gradoracle check examples/torch_sdpa.py:fused --family sdpa
-    gradoracle check torch.nn.functional:scaled_dot_product_attention --family sdpa     (no adapter: no options drawn)
+    gradoracle check torch.nn.functional:scaled_dot_product_attention --family sdpa     (no adapter: default options)
 
-``eager`` is a chain of operators, each of which stores its result in the inputs' dtype; in 16 bits that is another
+``eager`` is a chain of operators that store their results in the inputs' dtype; in 16 bits that is another
 precision contract:
 
     gradoracle check examples/torch_sdpa.py:eager --family sdpa \

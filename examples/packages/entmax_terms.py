@@ -1,4 +1,4 @@
-"""Sparse mappings onto the simplex, of which entmax's adapters state their definitions."""
+"""Sparse mappings onto the simplex: the terms of the definitions of entmax's adapters."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def visible(length, window=0, device=None):
 
 
 def logits(scores, seen, sink=None):
-    """The scores, -inf where they are not seen, and beside them the logit of a sink for each head."""
+    """The scores, -inf where they are not seen, followed by the logit of a sink for each head."""
     scores = torch.where(seen, scores, -torch.inf)
     if sink is None:
         return scores

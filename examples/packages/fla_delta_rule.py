@@ -4,9 +4,9 @@ r"""Delta rules of fla-core: plain, gated, KDA, Comba, preconditioned and with m
     gradoracle check examples/packages/fla_delta_rule.py:chunk_gated_delta_rule --dtype float32
 
 A delta rule decays its state and corrects what it holds for a key: S_t = D_t S_{t-1} + w_t u_t^T with
-u_t = beta_t (v_t - p_t^T D_t S_{t-1}) and D_t = diag(e^{g_t}). Gates and betas are inputs without bounds, of which the
-log sigmoid and the sigmoid are taken, and keys are divided by their norms. Operations without a backward have inference
-as their purpose: their gradients are refused.
+u_t = beta_t (v_t - p_t^T D_t S_{t-1}) and D_t = diag(e^{g_t}). Gates and betas are inputs without bounds; the
+definition takes their log sigmoid and sigmoid, and divides keys by their norms. Operations without a backward are for
+inference: their gradients are refused.
 """
 
 from __future__ import annotations

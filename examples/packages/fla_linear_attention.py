@@ -233,7 +233,7 @@ def fused_recurrent_lightning_attn(q, k, v, initial_state, *, layer=0):
 def based(
     q: Float[Tensor, "B T H K"], k: Float[Tensor, "B T H K"], v: Float[Tensor, "B T H V"], *, use_norm: bool = True
 ) -> Float[Tensor, "B T H V"]:
-    """Attention with weights 1 + s + s^2 / 2 in place of e^s; at most 16 features, as the operations require."""
+    """Attention with weights 1 + s + s^2 / 2 instead of e^s; at most 16 features, as the operations require."""
     q, k, v = heads_first(q, k, v)
     s = q.shape[-1] ** -0.5 * (q @ k.mT)
     weights = torch.where(torch.ones_like(s, dtype=torch.bool).tril(), 1 + s + s * s / 2, 0.0)

@@ -19,7 +19,7 @@ LENGTHS = {"steps": gradoracle.IndexDomain("T", minimum=1, kind="length")}
 
 
 def first_whole(steps, longest):
-    """The steps of each sequence, of which the first has all, as torch-struct asks for."""
+    """The steps of each sequence; the first has all of them, as torch-struct asks for."""
     return torch.where(torch.arange(len(steps)) == 0, longest, steps)
 
 
