@@ -126,7 +126,6 @@ class Aggregate:
                 sums.detached = self._line(key.kernel, case)
         if judged.status is Status.VIOLATED:
             self._keep(key, case, judged, place)
-        if judged.status in BROKEN:
             _add_severity(sums, judged, once)
         if judged.status is Status.HOLDS:  # where nothing was decided, the reason says it
             for note in dict.fromkeys(note for finding in judged.findings for note in finding.notes):
@@ -288,8 +287,10 @@ def _of(kernel: str, case: Case) -> str:
 
 
 def _severity(sums: Sums) -> Severity | None:
-    """The gravest of the failing cases; a crash of which nothing is known is wrong."""
-    return gravest(map(Severity, sums.severities)) or (Severity.WRONG if sums.count("crashed") else None)
+    """The gravest of the failing cases; a crash is wrong."""
+    if sums.count("crashed"):
+        return Severity.WRONG
+    return gravest(map(Severity, sums.severities))
 
 
 def _status(sums: Sums) -> Status:

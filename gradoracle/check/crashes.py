@@ -10,7 +10,6 @@ from gradoracle.execution.executor import Crash, Executor, Result
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job, PropertyResult
 from gradoracle.model.reason import Reason
-from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 
 MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of the case is then not checked
@@ -120,10 +119,8 @@ def _error(job: Job, trace: str) -> CaseResult:
 
 def _all(job: Job, status: Status, reason: str, why: Reason, trace: str = "") -> CaseResult:
     """The same result for every property of a job."""
-    severity = Severity.WRONG if status is Status.CRASHED else None
     results = (
-        PropertyResult(property_name, status, reason=reason, trace=trace, why=why, severity=severity)
-        for property_name in job.properties
+        PropertyResult(property_name, status, reason=reason, trace=trace, why=why) for property_name in job.properties
     )
     return CaseResult(job.kernel, job.case, tuple(results))
 

@@ -65,7 +65,7 @@ def examine(
             judged = judged_widened(prop, evidence) if isinstance(evidence, Widened) else judge_property(prop, evidence)
             result = _unless_reported(judged, results)
         except DeviceLost as lost:
-            results.append(crashed(prop, subject.kernel, lost))
+            results.append(crashed(prop, lost))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))

@@ -11,14 +11,13 @@ import torch
 from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Crashed, DeviceLost, NoDerivative, Refused, Unavailable, Wrong
+from gradoracle.execution.kernel_runner import derivative_of
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named, out_of_memory
 from gradoracle.model.finding import Finding, Outcome, malformed
 from gradoracle.model.job import PropertyResult
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
-from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined
 from gradoracle.oracle.exact.trace import UnsupportedOperator
@@ -48,7 +47,7 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
     except DeviceLost:
         raise
     except Crashed as crash:
-        return crashed(prop, evidence.kernel, crash, findings)
+        return crashed(prop, crash, findings)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             return failed(prop.name, error, findings)
@@ -68,24 +67,10 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
     return PropertyResult(prop.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
 
 
-def crashed(prop: Property, kernel: Kernel, crash: Crashed, findings: Sequence[Finding] = ()) -> PropertyResult:
-    """The result of a property that a kernel call ended: wrong, unless in a derivative that is not claimed.
-
-    There an exception means that the kernel has no such derivative, and a process that ended is a matter of robustness.
-    A crash without a claim does not hide a violation that was found before it.
-    """
-    name = crash.call.rpartition(": ")[2].partition(" ")[0]  # of the call, as in "scaled: vjp twice"
-    about = next((each for each in Derivative if each.value == name), prop.derivative)
-    known, text = tuple(findings), str(crash)
-    if about is None or kernel.is_claimed(about):
-        severity = Severity.WRONG
-    elif any(each.outcome is Outcome.VIOLATED for each in findings):
-        return PropertyResult(prop.name, Status.VIOLATED, known)
-    elif crash.why is Reason.RAISED:
-        return PropertyResult(prop.name, Status.NOT_CHECKED, known, text, why=Reason.NO_DERIVATIVE)
-    else:
-        severity = Severity.ROBUSTNESS
-    return PropertyResult(prop.name, Status.CRASHED, known, text, why=crash.why, severity=severity, crashed_in=about)
+def crashed(prop: Property, crash: Crashed, findings: Sequence[Finding] = ()) -> PropertyResult:
+    """The result of a property that a kernel call ended, with the derivative that the call evaluates."""
+    about = derivative_of(crash.call) or prop.derivative
+    return PropertyResult(prop.name, Status.CRASHED, tuple(findings), str(crash), why=crash.why, crashed_in=about)
 
 
 def _broken_claim(prop: Property, evidence: Evidence, reason: Exception) -> Finding | None:

@@ -218,7 +218,6 @@ class _Minimiser:
             findings,
             shrink_note=note,
             message=result.reason,
-            severity=result.severity,
             crashed_in=result.crashed_in,
         )
         return self._shrunk_from(shown, key, case, result)
@@ -373,6 +372,7 @@ def _shown(line: str, result: PropertyResult) -> Counterexample:
         unexplained=result.unexplained,
         severity=result.severity,
         undecided=result.undecided,
+        crashed_in=result.crashed_in,
         loss=result.loss,
         constant=result.constant,
     )

@@ -199,7 +199,9 @@ class Run:
 
     def _may_count(self, failure: Verdict) -> bool:
         """Whether a failure counts; what fails on a GPU is widened only after the run, and may."""
-        later = self.subjects.device == "cuda" and failure.severity is Severity.UNDECIDED
+        kernel = self.subjects.kernels[failure.kernel]
+        is_claimed = not failure.about or any(map(kernel.is_claimed, failure.about))
+        later = self.subjects.device == "cuda" and failure.severity is Severity.UNDECIDED and is_claimed
         return later or failure.counts(self.subjects.request.fail_on)
 
     def _tell(self, note: str) -> None:

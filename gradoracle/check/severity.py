@@ -52,7 +52,8 @@ def with_severity(prop: Property, evidence: Evidence, result: PropertyResult) ->
     if severity in (Severity.PRECISION, Severity.UNDECIDED):
         preset = _explaining_preset(prop, evidence, result)
     unexplained = preset == "" and _is_measured(result)
-    if severity is not Severity.UNDECIDED or is_active():  # what runs on a GPU is widened afterwards
+    at_once = evidence.kernel.declares(evidence.case.dtype) and not _claimed(prop, evidence.kernel, result.findings)
+    if severity is not Severity.UNDECIDED or is_active() or at_once:  # what runs on a GPU is widened afterwards
         severity, why = ruled(
             prop, evidence.kernel, evidence.case.dtype, (severity, why), result.findings, unexplained=unexplained
         )

@@ -18,7 +18,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.job import Job, PropertyResult
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.sums import Sums
-from gradoracle.model.verdict import Counterexample
+from gradoracle.model.verdict import Counterexample, Status
 
 THIS_PROCESS = "its Triton kernels were compiled in this process; gradoracle check judges them widened, on the CPU"
 MOST_CASES = 9  # of a verdict: its counterexample and the violating cases with the most elements
@@ -77,6 +77,8 @@ def triaged(
         decided = _decided(widened, shown.findings, key.dtype)
         left = () if widened[0] is None else widened[0].findings
         place = results.get((key, where[key].case, False))
+        if place is not None and place.status is not Status.VIOLATED:  # the interpreter shows something else
+            place = None
         if place is not None and gravest([decided[0], place.severity]) is not decided[0]:  # such as an overflow
             decided = (place.severity or decided[0], place.undecided)
         made[key] = _settled(subjects, aggregate.sums[key], shown, decided, left)

@@ -17,6 +17,7 @@ from gradoracle.execution.call_errors import (
     Crashed,
     Detached,
     DeviceLost,
+    NoDerivative,
     Refused,
     Severed,
     Unavailable,
@@ -43,6 +44,18 @@ from gradoracle.oracle.truth import names
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
 _DERIVATIVES = frozenset(derivative.value for derivative in Derivative)
+_OF_CALLS = {  # what else a call is named that evaluates a derivative
+    "vjp twice": Derivative.VJP,
+    "reverse over forward": Derivative.HVP,
+    "forward over reverse": Derivative.HVP,
+    "double backward in the cotangents": Derivative.HVP,
+}
+
+
+def derivative_of(call: str) -> Derivative | None:
+    """The derivative that a call evaluates, by its name, as "vjp" or "scaled: vjp twice"; None for other calls."""
+    name = call.rpartition(": ")[2]
+    return Derivative(name) if name in _DERIVATIVES else _OF_CALLS.get(name)
 
 
 @contextmanager
@@ -314,7 +327,10 @@ class KernelRunner:
         except BaseException as error:
             if (said := told_by_triton(error)) and (name == "forward" or name.startswith("vjp")):
                 raise Refused(said) from None
-            raise Crashed(f"{name} raised {said or named(error)}", call=name) from error
+            text, about = f"{name} raised {said or named(error)}", derivative_of(name)
+            if about is not None and not self.kernel.is_claimed(about):
+                raise NoDerivative(text) from error
+            raise Crashed(text, call=name) from error
 
     @contextmanager
     def _running_wide(self, name: str, sample: Sample) -> Iterator[None]:

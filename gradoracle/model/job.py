@@ -93,7 +93,7 @@ class PropertyResult:
     trace: str = ""  # the traceback of an internal error
     preset: str = ""  # another preset that explains the violation
     unexplained: bool = False  # whether all others of the dtype were tried, and none does
-    severity: Severity | None = None  # of a violation, where it was asked for; of a crash
+    severity: Severity | None = None  # of a violation, where it was asked for
     crashed_in: Derivative | None = None  # the derivative whose call crashed
     undecided: str = ""  # why it is not known whether the violation stays with every float in float64
     loss: PrecisionLoss | None = None  # where precision is lost

@@ -42,7 +42,7 @@ class MutantResult:
         covering: how many cases of the run execute the mutated line.
         seconds: of the trial.
         reason: of a crash, refusal, hang, failed import or equivalence, in words.
-        diagnosis: the cause that the failure report names, one of ``causes.CAUSES``; "": none.
+        diagnosis: the cause that the failure report names, one of ``fault.CAUSES``; "": none.
         widened: whether only the widened kernel kills: as written, no property is violated on any case, nor over all.
     """
 

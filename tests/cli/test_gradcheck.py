@@ -96,8 +96,14 @@ def test_offsets_are_one_more_than_the_sequences(rows: int) -> None:
 
 def test_dims_that_do_not_fit_are_one_sentence() -> None:
     given = (torch.randn(5, 6, requires_grad=True), torch.arange(9) % 5, torch.tensor([0, 3, 3, 9]))
-    with pytest.raises(UsageError, match=r"^dims names the tensor 'ends', which is none of table, index, offsets, out"):
-        gradoracle.gradcheck(bag, given, reference=bag, dims={"ends": "N"})
+    for dims, says in (
+        ({"offsets": "N*2+1"}, "dims offsets=N*2+1 has no size of N with which N*2+1 is 4"),
+        ({"offsets": "N,1"}, "dims offsets=N,1 names 2 dims, but offsets has shape (4,) in the example"),
+        ({"ends": "N"}, "dims names the tensor 'ends', which is none of table, index, offsets, out"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            gradoracle.gradcheck(bag, given, reference=bag, dims=dims)
+        assert str(caught.value).startswith(says)
 
 
 def test_its_error_is_that_of_torch_and_an_assertion() -> None:

@@ -84,6 +84,9 @@ def best_alone(x):
 def summed(x):
     return x.square(), x.sum(-1).detach()
 
+def summed_wrong(x):
+    return x.square(), 1.01 * x.sum(-1).detach()
+
 def transformed(x):
     return x.square(), torch.fft.fft(x.detach()), x[:0].detach()
 
@@ -205,9 +208,11 @@ def test_integer_and_bool_outputs_are_compared(run: Run) -> None:
 
 
 def test_an_output_to_which_the_reference_gives_no_gradient_is_compared_by_value(run: Run) -> None:
-    """A wrong one is tested with ``gradcheck``."""
     code, out, _ = checked(run, "summed", "summed", "one")
     assert code == 0 and "compared by value alone, as the reference gives no gradient: out1" in told(out)
+    code, out, _ = checked(run, "summed_wrong", "summed", "one")
+    assert code == 1 and "out1 [" in told(out) and "out0 [" not in told(out)
+    assert "1 fault, 1 property violated (exit code 1)" in told(out)
 
 
 def test_an_output_that_cannot_be_compared_is_named(run: Run) -> None:

@@ -7,6 +7,8 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import InterpreterError, OutOfResources
 
 from gradoracle.execution.call_errors import Crashed, Refused, told_by_triton
+from gradoracle.execution.kernel_runner import derivative_of
+from gradoracle.model.derivative import Derivative
 from tests.properties.toys import CASE, evidence, kernel
 
 
@@ -28,3 +30,17 @@ def test_what_triton_refuses_is_refused(error, kind):
 
     with pytest.raises(kind):
         evidence(kernel(raising), CASE).forward()
+
+
+@pytest.mark.parametrize(
+    ("call", "derivative"),
+    [
+        ("forward", Derivative.FORWARD),
+        ("scaled: vjp twice", Derivative.VJP),
+        ("forward over reverse", Derivative.HVP),
+        ("double backward in the cotangents", Derivative.HVP),
+        ("lse", None),
+    ],
+)
+def test_a_call_names_the_derivative_that_it_evaluates(call: str, derivative: Derivative | None) -> None:
+    assert derivative_of(call) is derivative

@@ -44,6 +44,10 @@ def test_proofs_are_read_and_those_without_a_mutant_or_a_reason_refused(tmp_path
     file.write_text('[[equivalent]]\nmutant = "0123456789"\nproof = " "\n')
     with pytest.raises(UsageError, match=r"entry 1 has no proof; expected mutant and proof$"):
         read_proofs(file)
+    for text in ("mutant = '1'", "proof = 'x'"):
+        file.write_text(f"[[equivalent]]\n{text}\n")
+        with pytest.raises(UsageError, match=r"entry 1 has no (proof|mutant)"):
+            read_proofs(file)
     file.write_text("equivalent = [\n")
     with pytest.raises(UsageError, match="is not valid TOML"):
         read_proofs(file)

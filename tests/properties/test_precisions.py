@@ -42,7 +42,8 @@ def test_other_precisions_of_dots_keep_the_preset_of_their_name(family: str, pre
     assert all(verdict.status is not Status.VIOLATED for verdict in report.verdicts)
     exact = check(replace(asked, contracts={"float32": "ieee32"}, property="[fv]*_matches_*"))
     if precision == "tf32":  # what "ieee" keeps is more than what tf32 does
-        assert exact.exit_code == 1
+        broken = {v.property_name for v in exact.verdicts if v.status is Status.VIOLATED}
+        assert exact.exit_code == 1 and broken >= {"forward_matches_the_oracle", "vjp_matches_the_oracle"}
     else:  # bf16x6 rounds no more than IEEE float32, but tensor cores cut what they add, always towards 0
         assert {f.rule for f in violations(exact)} <= {"bias"}
 

@@ -47,6 +47,7 @@ def test_the_wording_is_that_of_the_golden_file(view: str) -> None:
     if os.environ.get("WRITE_GOLDEN") == "1":
         FOLDER.mkdir(exist_ok=True)
         (FOLDER / f"{view}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        pytest.skip("written anew, not compared")
     assert changes(view, lines) == []
 
 

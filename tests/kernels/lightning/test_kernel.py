@@ -150,6 +150,15 @@ def test_a_program_of_split_float32_has_two_warps_whatever_is_forced() -> None:
     assert AUTOMATIC["split"].num_warps == 2
 
 
+def test_two_runs_in_several_pieces_give_the_same_bits() -> None:
+    leaves = [x.requires_grad_() for x in tensors(300)]
+    first, second = (
+        torch.autograd.grad(kernels.lightning(*leaves, blocks=kernels.BLOCKS["tall"]).square().sum(), leaves)
+        for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
 @pytest.mark.parametrize(("D", "Dv"), [(5, 7), (5, 40)])  # one launch, and two
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_part_of_the_gradients_is_the_same_as_all_of_them(dtype: torch.dtype, D: int, Dv: int) -> None:

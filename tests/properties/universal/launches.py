@@ -7,7 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
+from gradoracle.execution import interpreter
 from gradoracle.model.kernel import Kernel
+
+if interpreter.explain_unavailable() is None:
+    interpreter.activate()
 from tests import recorded_kernels as launched
 
 BLOCK = 16

@@ -12,8 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
+from gradoracle.execution import interpreter
 from gradoracle.model.case import Case
 from gradoracle.model.kernel import Kernel
+
+if interpreter.explain_unavailable() is None:
+    interpreter.activate()
 
 SCALE, EPS = 0.3, 1e-5
 LOG2_E = math.log2(math.e)
