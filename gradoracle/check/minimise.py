@@ -212,14 +212,7 @@ class _Minimiser:
             self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
         smallest, note = known
         findings = result.findings if smallest == case else ()  # findings of another case would be misleading here
-        line = self._subjects.line(kernel, smallest)
-        shown = Counterexample(
-            line,
-            findings,
-            shrink_note=note,
-            message=result.reason,
-            crashed_in=result.crashed_in,
-        )
+        shown = replace(_shown(self._subjects.line(kernel, smallest), result), findings=findings, shrink_note=note)
         return self._shrunk_from(shown, key, case, result)
 
     def _smaller_crash(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> tuple[Case, str]:
