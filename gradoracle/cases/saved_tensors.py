@@ -103,11 +103,11 @@ def saved_line(case: Case, family: Family, inputs: str) -> str:
     """
     held = load(inputs)
     absent = {spec.name for spec in family.signature.inputs if spec.optional and spec.name not in held}
-    drawn = [name for name, spec in _specs(family).items() if name not in held and spec.name not in absent]
-    drawn = list(family.signature.without_absent(dict.fromkeys(drawn), case.options))
+    generated = [name for name, spec in _specs(family).items() if name not in held and spec.name not in absent]
+    generated = list(family.signature.without_absent(dict.fromkeys(generated), case.options))
     words = [case.dtype, *(f"{dim}={size}" for dim, size in case.dims.items())]
     words += [f"--{name}={value}" for name, value in case.options.items()]
-    rest = f"; drawn with seed {case.seed}: {', '.join(drawn)}" if drawn else ""
+    rest = f"; generated with seed {case.seed}: {', '.join(generated)}" if generated else ""
     return f"the tensors {', '.join(held)} of {inputs}: {' '.join(words)}{rest}"
 
 
@@ -150,7 +150,7 @@ def _specs(family: Family) -> dict[str, TensorSpec]:
 def _wanted(family: Family) -> str:
     inputs = [f"{s.name}{' (optional)' if s.optional else ''}" for s in family.signature.inputs]
     others = [name for name in _specs(family) if name not in {s.name for s in family.signature.inputs}]
-    return f"expected {', '.join(inputs)} and, where they are not to be drawn, {', '.join(others)}"
+    return f"expected {', '.join(inputs)} and, where they are not to be generated, {', '.join(others)}"
 
 
 def _dtype(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradoracle.cases.saved_tensors import sample_of
+from gradoracle.check.edited_definition import edited_definitions
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.formula import formulas
 from gradoracle.check.judge_property import LACKING, crashed, judge_property, kind_of
 from gradoracle.check.severity import located, with_severity
 from gradoracle.check.usable_case import is_tried
@@ -73,9 +73,9 @@ def examine(
             result = with_severity(prop, evidence, result)
             if job.located:
                 result = located(prop, evidence, result)
-        if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
+        if job.edited and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             try:
-                result = replace(result, formulas=formulas(prop, evidence, result.findings))
+                result = replace(result, edited=edited_definitions(prop, evidence, result.findings))
             except Exception as error:
                 forgive(error)
         results.append(result)

@@ -16,7 +16,7 @@ from gradoracle.check.minimise import mapped
 from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.model.errors import UsageError
 from gradoracle.model.fault import VerdictKey
-from gradoracle.model.finding import NO_FORMULA, Finding
+from gradoracle.model.finding import NO_EDIT, Finding
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.sums import EXPECTED, TELLING, Shard, Sums, together
 from gradoracle.model.verdict import FAILING, Counterexample, Report, Status, Verdict
@@ -194,9 +194,9 @@ class _Whole:
             failing.sort(key=lambda each: each[1].statuses[status.value].first)
             shown = [found for part, _ in failing if (found := _shown(part, key, status)) is not None]
             if shown:
-                known = {each.formula for each in shown} - {NO_FORMULA}
-                formula = known.pop() if len(known) == 1 else NO_FORMULA  # shards that found another one disagree
-                return mapped(replace(shown[0], formula=formula, further=_further(key, failing)))
+                known = {each.edited_definition for each in shown} - {NO_EDIT}
+                edited = known.pop() if len(known) == 1 else NO_EDIT  # shards that found another one disagree
+                return mapped(replace(shown[0], edited_definition=edited, further=_further(key, failing)))
         return None
 
     def _in_order(self, several: Sequence[Mapping[str, int]]) -> dict[str, int]:

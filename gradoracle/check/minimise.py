@@ -15,7 +15,7 @@ from gradoracle.check.plan import Subjects
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.fault import Fault, VerdictKey
-from gradoracle.model.finding import LOCAL_SIGMA, Finding, Formula, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, EditedDefinition, Finding, Outcome
 from gradoracle.model.job import Job, PropertyResult
 from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.reason import Reason
@@ -25,8 +25,8 @@ from gradoracle.model.wording import without_numbers
 from gradoracle.project.request import Progress
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
-EXPLAINED = 3  # cases for which an explaining formula is searched
-TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where attempts count, not seconds; formulas then come from smaller cases
+EXPLAINED = 3  # cases for which an edited definition is searched
+TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where attempts count, not seconds; edits then come from smaller cases
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 NOT_TELLING = "not shrunk: another verdict shows this fault"
 Failing = tuple[VerdictKey, Status, Case, PropertyResult]
@@ -177,22 +177,22 @@ class _Minimiser:
             unexplained=again.unexplained,
         )
         shown = self._shrunk_from(shown, key, case, result)
-        return replace(shown, formula=self._formula(key, seconds), further=_further(self._aggregate, key))
+        return replace(shown, edited_definition=self._edited(key, seconds), further=_further(self._aggregate, key))
 
-    def _formula(self, key: VerdictKey, seconds: float) -> Formula:
+    def _edited(self, key: VerdictKey, seconds: float) -> EditedDefinition:
         """The edited definition that gives what the kernel gave on the largest few cases; none from one case."""
         property_name, kernel = key.property_name, key.kernel
-        formulas: list[tuple[Formula, ...] | None] = []
+        edited: list[tuple[EditedDefinition, ...] | None] = []
         telling = self._aggregate.telling(key)
         telling = telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]
         is_measured = self._subjects.properties[property_name].kind is PropertyKind.ORACLE
         if len(telling) > 1 and is_measured and seconds > 1 and not self.interrupted:
             try:
                 for case, _ in telling:
-                    formulas.append(self._settled(Job(kernel, case, (property_name,), formulas=True)).formulas)
+                    edited.append(self._settled(Job(kernel, case, (property_name,), edited=True)).edited)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
-        return agreed(formulas)
+        return agreed(edited)
 
     def _shrunk_from(
         self, shown: Counterexample, key: VerdictKey, case: Case, result: PropertyResult

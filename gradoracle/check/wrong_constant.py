@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gradoracle.check.diagnosis.known_numbers import known_numbers
+from gradoracle.check.edited_definition import graph_of
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.formula import graph_of
 from gradoracle.check.widened import OutOfBudget, WidenedRuns, widened
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.intervention import Numbers, Replaced, Site

@@ -226,7 +226,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Formula:
+class EditedDefinition:
     """An edited definition that gives what the kernel gave: the edit in words, and its cause; "" for none."""
 
     words: str = ""
@@ -238,7 +238,7 @@ class Formula:
         return f"the definition reproduces every wrong element {self.words}" if self.words else ""
 
 
-NO_FORMULA = Formula()
+NO_EDIT = EditedDefinition()
 
 
 def malformed(tensor: str, message: str) -> Finding:

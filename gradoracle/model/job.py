@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import PrecisionLoss, WrongConstant
-from gradoracle.model.finding import Finding, Formula
+from gradoracle.model.finding import EditedDefinition, Finding
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
@@ -27,7 +27,7 @@ class Job:
         known_wrong: properties that an earlier case has shown to be wrong: no later severity is graver.
         located: whether to find the statement at which precision is lost, or the constant that is wrong, too.
         widened: whether to judge the kernel widened, on the CPU.
-        formulas: whether to find edited definitions that give what the kernel gave.
+        edited: whether to find edited definitions that give what the kernel gave.
         seconds: the time after which no further property is begun.
     """
 
@@ -40,7 +40,7 @@ class Job:
     known_wrong: frozenset[str] = frozenset()
     located: bool = False
     widened: bool = False
-    formulas: bool = False
+    edited: bool = False
     seconds: float | None = None
 
 
@@ -98,7 +98,7 @@ class PropertyResult:
     undecided: str = ""  # why it is not known whether the violation stays with every float in float64
     loss: PrecisionLoss | None = None  # where precision is lost
     constant: WrongConstant | None = None  # that explains what is wrong
-    formulas: tuple[Formula, ...] | None = None  # edited definitions that give it; None where the case cannot tell
+    edited: tuple[EditedDefinition, ...] | None = None  # definitions that give it; None where the case cannot tell
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ def accepted_options(
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        note = f"the signature of {label} cannot be read, so no option of {family.name} is drawn"
+        note = f"the signature of {label} cannot be read, so no option of {family.name} is passed to it"
         return {name: () for name in options}, (note,) if options else ()
     positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())

@@ -244,9 +244,9 @@ def require_kind(text: str, name: str, *, integers: bool) -> None:
     """
     fitting: Collection[str] = INDEX_RECIPES if integers else _FLOATS
     if split(text)[0] not in fitting:
-        holds, drawn = ("integers", "floats") if integers else ("floats", "integers")
+        holds, made = ("integers", "floats") if integers else ("floats", "integers")
         raise ValueError(
-            f"tensor {name} holds {holds}, recipe {text!r} draws {drawn}; expected one of {', '.join(fitting)}"
+            f"tensor {name} holds {holds}, recipe {text!r} makes {made}; expected one of {', '.join(fitting)}"
         )
 
 

@@ -396,7 +396,7 @@ def read_signature(
                 'Float[Tensor, "B N"] nor a keyword-only option with a default'
             )
     if drawn:
-        raise TypeError(f"options {sorted(drawn)} have values to draw, but {name} has no such keyword-only option")
+        raise TypeError(f"options {sorted(drawn)} have values, but {name} has no such keyword-only option")
     for spec in inputs:
         _require_dims(name, spec.name, spec.dims)
     returned = hints.get("return")

@@ -11,7 +11,7 @@ from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.fault import Fault, VerdictKey
-from gradoracle.model.finding import NO_FORMULA, Finding, Formula, Outcome
+from gradoracle.model.finding import NO_EDIT, EditedDefinition, Finding, Outcome
 from gradoracle.model.location import Location
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
@@ -55,7 +55,7 @@ class Counterexample:
             first of them.
         first_findings: the violated ones on ``shrunk_from``, whose sizes show where wrong elements lie; empty where
             nothing was shrunk.
-        formula: an edited definition that gives what the kernel gave on several cases, where one was found.
+        edited_definition: an edited definition that gives what the kernel gave on several cases, where one was found.
         further: the violated ones on the cases with the most elements.
         trace: the traceback of an error.
         preset: another precision contract under which the property would hold.
@@ -75,7 +75,7 @@ class Counterexample:
     command: str = ""
     pooled: bool = False
     first_findings: tuple[Finding, ...] = ()
-    formula: Formula = NO_FORMULA
+    edited_definition: EditedDefinition = NO_EDIT
     further: tuple[Finding, ...] = ()
     trace: str = ""
     preset: str = ""

@@ -153,7 +153,7 @@ class _Bench:
         results: list[PropertyResult] = []
         for job in jobs:
             begun()
-            results += self.judged(replace(job, formulas=True)).results
+            results += self.judged(replace(job, edited=True)).results
         return diagnose(of_results(results, self.properties)).cause
 
     def known(self, path: str) -> Known:

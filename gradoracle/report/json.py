@@ -14,7 +14,7 @@ from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.sums import EXPECTED
 from gradoracle.model.verdict import Report, exit_code
 
-SCHEMA = "gradoracle-report/3"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-report/4"  # raised when a field is renamed or removed, or changes its meaning
 
 
 def render(reports: Sequence[Report]) -> str:

@@ -16,7 +16,7 @@ from gradoracle.check.properties import universal_properties
 from gradoracle.check.run import check, replay
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import CAUSES, UNKNOWN
-from gradoracle.model.finding import Finding, Formula, Outcome
+from gradoracle.model.finding import EditedDefinition, Finding, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
@@ -44,7 +44,7 @@ def checked(kernel: str, property: str = NUMBERS, examples: int = 12) -> Report:
         ("sign", NUMBERS, "sign", "with the sign of dk changed"),
         ("ratio", NUMBERS, "ratio", "if dq is multiplied by sqrt(D)"),
         ("term", NUMBERS, "term", "without mul(softmax(...), sum(...))"),
-        ("operands", NUMBERS, "operands", "in place of"),
+        ("operands", NUMBERS, "operands", "instead of"),
         ("comparison", NUMBERS, "comparison", "with > instead of >="),
         ("offset", "[fvo]*_[mp]*", "offset", "only offsets_past_2_31_give_the_same is violated"),
     ],
@@ -99,12 +99,12 @@ def finding(tensor: str = "o", **fields: object) -> Finding:
 
 
 PROPERTIES = {prop.name: prop for prop in universal_properties()}
-SIGN, TERM = Formula("with the sign of s changed", "sign"), Formula("without s", "term")
+SIGN, TERM = EditedDefinition("with the sign of s changed", "sign"), EditedDefinition("without s", "term")
 
 
-def broken(property_name: str, *findings: Finding, formula: Formula | None = None) -> Symptom:
+def broken(property_name: str, *findings: Finding, edited: EditedDefinition | None = None) -> Symptom:
     own = PROPERTIES[property_name]
-    return Symptom(property_name, own.kind, own.cause, findings or (finding(),), formula or Formula())
+    return Symptom(property_name, own.kind, own.cause, findings or (finding(),), edited or EditedDefinition())
 
 
 OFFSETS = "offsets_past_2_31_give_the_same"
@@ -114,14 +114,14 @@ FACTS = ["programs_of_a_launch_do_not_race", "runs_are_bit_identical", "any_layo
 @pytest.mark.parametrize(
     ("cause", "symptoms"),
     [
-        *(("", [broken(property_name), broken(FORWARD, formula=SIGN)]) for property_name in FACTS),
-        ("", [broken(VJP, finding("dq", malformed=True), formula=SIGN)]),
-        ("sign", [broken(FORWARD, formula=SIGN)]),
-        ("sign", [broken(FORWARD, formula=SIGN), broken(FORWARD), broken(FORWARD, formula=SIGN)]),
-        ("", [broken(FORWARD, formula=SIGN), broken(FORWARD, formula=TERM)]),
-        ("sign", [broken(FORWARD, formula=SIGN), broken(VJP, finding("dq"), formula=TERM)]),
-        ("", [broken(FORWARD), broken(VJP, finding("dq"), formula=TERM)]),
-        ("", [broken("tail_and_padding_invariance", formula=SIGN)]),
+        *(("", [broken(property_name), broken(FORWARD, edited=SIGN)]) for property_name in FACTS),
+        ("", [broken(VJP, finding("dq", malformed=True), edited=SIGN)]),
+        ("sign", [broken(FORWARD, edited=SIGN)]),
+        ("sign", [broken(FORWARD, edited=SIGN), broken(FORWARD), broken(FORWARD, edited=SIGN)]),
+        ("", [broken(FORWARD, edited=SIGN), broken(FORWARD, edited=TERM)]),
+        ("sign", [broken(FORWARD, edited=SIGN), broken(VJP, finding("dq"), edited=TERM)]),
+        ("", [broken(FORWARD), broken(VJP, finding("dq"), edited=TERM)]),
+        ("", [broken("tail_and_padding_invariance", edited=SIGN)]),
         ("offset", [broken(OFFSETS)]),
         ("", [broken(OFFSETS, finding(cause="layout"))]),
         ("", [broken(OFFSETS), broken(FORWARD)]),
@@ -135,7 +135,7 @@ def test_a_cause_is_named_where_what_is_wrong_first_has_one(cause: str, symptoms
 
 @pytest.mark.parametrize(("severity", "cause"), [(Severity.WRONG, "sign"), (Severity.PRECISION, "")])
 def test_lost_precision_has_no_cause(severity: Severity, cause: str) -> None:
-    shown = Counterexample("c", (finding(),), formula=SIGN)
+    shown = Counterexample("c", (finding(),), edited_definition=SIGN)
     verdict = Verdict(FORWARD, "k", "float32", Status.VIOLATED, counterexample=shown)
     verdict.severity, verdict.kind = severity, PROPERTIES[FORWARD].kind
     (fault,) = diagnosed(grouped([verdict]), [verdict])
@@ -146,9 +146,9 @@ def test_the_results_of_several_cases_are_one_symptom_a_property() -> None:
     held = PropertyResult(FORWARD, Status.HOLDS, (replace(finding(), outcome=Outcome.HOLDS),))
     wrong = PropertyResult(VJP, Status.VIOLATED, (replace(finding("dv"), outcome=Outcome.HOLDS), finding("dk")))
     unchecked = PropertyResult("no_memory_is_left_unwritten", Status.NOT_CHECKED, reason="needs a GPU")
-    results = [replace(wrong, formulas=(TERM, SIGN)), held, replace(wrong, formulas=(SIGN,)), unchecked]
+    results = [replace(wrong, edited=(TERM, SIGN)), held, replace(wrong, edited=(SIGN,)), unchecked]
     (symptom,) = of_results(results, PROPERTIES)
-    assert (symptom.property_name, len(symptom.findings), symptom.formula) == (VJP, 2, SIGN)
+    assert (symptom.property_name, len(symptom.findings), symptom.edited) == (VJP, 2, SIGN)
     assert diagnose([symptom]).cause == "sign" and diagnose(of_results(results[:2], PROPERTIES)) == UNKNOWN
 
 

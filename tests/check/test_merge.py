@@ -301,9 +301,9 @@ def test_what_is_not_of_one_run_is_one_sentence(
     [
         (None, "no such file or directory; expected reports of shards"),
         ("", "cannot be merged: it is not JSON"),
-        ('{"schema": "other/1"}', "cannot be merged: its schema is 'other/1'; expected 'gradoracle-report/3'"),
-        ('{"schema": "gradoracle-report/3", "reports": []}', "does not contain a report; expected reports of shards"),
-        ('{"schema": "gradoracle-report/3", "reports": [{}]}', "cannot be merged: reports[0] has no field 'target'"),
+        ('{"schema": "other/1"}', "cannot be merged: its schema is 'other/1'; expected 'gradoracle-report/4'"),
+        ('{"schema": "gradoracle-report/4", "reports": []}', "does not contain a report; expected reports of shards"),
+        ('{"schema": "gradoracle-report/4", "reports": [{}]}', "cannot be merged: reports[0] has no field 'target'"),
     ],
 )
 def test_a_file_that_holds_no_shard_is_one_sentence(

@@ -161,7 +161,7 @@ def saved(tmp_path: Path) -> str:
 def test_the_command_of_saved_tensors_shows_the_failure_again(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     report = checked("has_a_wrong_backward", VJP, workers=0, inputs=saved, oracle="float64")
     found = shown(report.verdicts[0])
-    assert found.case == f"the tensors x, w of {saved}: float32 B=4 N=12; drawn with seed 0: dy, tx, tw"
+    assert found.case == f"the tensors x, w of {saved}: float32 B=4 N=12; generated with seed 0: dy, tx, tw"
     text = render([report], "terminal")
     assert "gradoracle replay" not in text and "case:1" not in text and f"replay   {found.command}" in text
     words = shlex.split(found.command)
@@ -201,7 +201,7 @@ def test_a_crash_on_saved_tensors_names_the_file_too(saved: str) -> None:
 
 def test_options_are_part_of_what_is_reported_of_saved_tensors(saved: str) -> None:
     case = Case("scaled", {"B": 4, "N": 12}, "float32", {"causal": True}, seed=3)
-    assert "float32 B=4 N=12 --causal=True; drawn with seed 3" in saved_line(case, scaled, saved)
+    assert "float32 B=4 N=12 --causal=True; generated with seed 3" in saved_line(case, scaled, saved)
 
 
 def test_the_pattern_of_the_first_case_is_kept_with_the_smallest_case() -> None:

@@ -51,8 +51,8 @@ def rehearsed(job: Any, kernel: Kernel = KERNEL) -> set[str]:
 def test_most_calls_of_a_case_are_rehearsed_and_no_others(place: int) -> None:
     """What it misses comes behind a budget or a truth: a step of differences, a call compared at once."""
     calls, job = Calls(), JOBS[place]
-    formulas = {name for name, prop in SUBJECTS.properties.items() if prop.kind is PropertyKind.DEFINITION}
-    job = replace(job, properties=tuple(name for name in job.properties if name not in formulas))
+    by_definition = {name for name, prop in SUBJECTS.properties.items() if prop.kind is PropertyKind.DEFINITION}
+    job = replace(job, properties=tuple(name for name in job.properties if name not in by_definition))
     examine(
         job,
         KernelRunner(SUBJECTS.family, KERNEL, calls.guard),

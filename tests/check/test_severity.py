@@ -292,9 +292,9 @@ def test_results_of_a_widened_kernel_may_name_the_dtype_that_pytorch_predicts() 
 )
 def test_what_only_all_cases_show_has_the_severity_of_the_formula(status: Status, expected: Severity) -> None:
     pooled = Verdict("vjp", "k", "bfloat16", Status.VIOLATED, counterexample=Counterexample("case", (), pooled=True))
-    formula = Verdict("formula", "k", "bfloat16", status, kind=PropertyKind.DEFINITION)
+    by_definition = Verdict("formula", "k", "bfloat16", status, kind=PropertyKind.DEFINITION)
     elsewhere = Verdict("formula", "k", "float16", Status.VIOLATED, kind=PropertyKind.DEFINITION)
-    settle_pooled([pooled, formula, elsewhere])
+    settle_pooled([pooled, by_definition, elsewhere])
     assert pooled.severity is expected
 
 

@@ -65,7 +65,7 @@ def document(**fields: object) -> str:
         ("", "is damaged: it is not valid JSON"),
         (document()[:-9], "is damaged: it is not valid JSON"),
         (json.dumps([1]), "is not a baseline: its schema is None"),
-        (json.dumps({"schema": "gradoracle-report/3"}), "is not a baseline"),
+        (json.dumps({"schema": "gradoracle-report/4"}), "is not a baseline"),
         (
             document(schema="gradoracle-baseline/0"),
             "has the schema 'gradoracle-baseline/0', and this gradoracle reads",

@@ -211,7 +211,7 @@ def test_integer_inputs() -> None:
         (PLAIN.with_options(T=1), "names option T, which .*; expected some of scale, causal; T is written T=SIZE"),
         (PLAIN.with_options(causal=1), "gives option causal the value 1; expected true or false"),
         (PLAIN.with_options(causal="yes"), 'gives option causal the value "yes"; expected true or false'),
-        (PLAIN.with_draws(q=Draw("index")), "tensor q holds floats, recipe 'index' draws integers"),
+        (PLAIN.with_draws(q=Draw("index")), "tensor q holds floats, recipe 'index' makes integers"),
     ],
 )
 def test_a_case_that_does_not_fit_says_so(case: Case, message: str) -> None:
@@ -223,7 +223,7 @@ def test_integer_inputs_that_do_not_fit_say_so() -> None:
     case = Case("segments", {"T": 9, "C": 2, "B": 4, "K": 3})
     with pytest.raises(ValueError, match="integer input lengths of segments has no domain"):
         build(case, SEGMENTS)
-    with pytest.raises(ValueError, match="recipe 'normal' draws floats; expected one of index"):
+    with pytest.raises(ValueError, match="recipe 'normal' makes floats; expected one of index"):
         build(case.with_draws(rows=Draw("normal")), SEGMENTS, domains=DOMAINS)
 
 

@@ -123,9 +123,9 @@ def test_integers() -> None:
     assert len(drawn("collisions").unique()) <= 2
     with pytest.raises(ValueError, match="has no possible value"):
         indices("index", (3,), 5, 4, seed=0, name="lengths")
-    with pytest.raises(ValueError, match="draws floats"):
+    with pytest.raises(ValueError, match="makes floats"):
         indices("normal", (3,), 0, 4, seed=0, name="lengths")
-    with pytest.raises(ValueError, match="draws integers"):
+    with pytest.raises(ValueError, match="makes integers"):
         values("index", (3,), "float32", seed=0, name="q")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradoracle.check.diagnosis.known_numbers import known_numbers
 from gradoracle.check.diagnosis.reconstruction import Expected, agreed, reconstruct
-from gradoracle.model.finding import NO_FORMULA, Formula
+from gradoracle.model.finding import NO_EDIT, EditedDefinition
 from gradoracle.oracle.exact.trace import Graph, trace
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -49,7 +49,7 @@ def expected(got: Tensor, output: int = 0, sigma: float = 1e-7) -> Expected:
     return Expected(("dq", "dk", "dv")[output], output, got, TRUE[output], sigma * TRUE[output].abs())
 
 
-def found(*wrong: Expected, graph: Graph | None = GRAPH, saved: bool = False) -> tuple[Formula, ...] | None:
+def found(*wrong: Expected, graph: Graph | None = GRAPH, saved: bool = False) -> tuple[EditedDefinition, ...] | None:
     return reconstruct(graph, (Q, K, V, G), NAMES, wrong, known_numbers(graph, DIMS, {}), saved)
 
 
@@ -68,7 +68,7 @@ def wrong(output: int, **fault: object) -> Expected:
         (2, {"scale": 1.0}, "ratio", "multiplied by sqrt(D)"),
         (2, {"scale": SCALE / 2}, "ratio", "multiplied by 1 / 2"),
         (2, {"rows": torch.gt}, "comparison", "with > instead of >="),
-        (1, {"of_q": G}, "operands", "with do in place of q"),
+        (1, {"of_q": G}, "operands", "with do instead of q"),
     ],
 )
 def test_an_edited_formula_is_found(output: int, fault: dict[str, object], cause: str, words: str) -> None:
@@ -101,7 +101,7 @@ def test_one_element_that_differs_is_enough_against_an_edit() -> None:
 def test_every_wrong_tensor_has_to_be_given() -> None:
     both = [wrong(output, sign=-1.0) for output in (0, 1)]
     own = found(*both)
-    assert own is not None and own[0] == Formula("with the sign of dq and dk changed", "sign")
+    assert own is not None and own[0] == EditedDefinition("with the sign of dq and dk changed", "sign")
     assert found(both[0], wrong(1, z=0.0)) == ()
 
 
@@ -116,7 +116,7 @@ def test_few_elements_can_tell_nothing() -> None:
 
 def test_without_a_graph_the_outputs_are_multiplied() -> None:
     own = found(wrong(0, sign=-1.0), graph=None)
-    assert own == (Formula("with the sign of dq changed", "sign"),)
+    assert own == (EditedDefinition("with the sign of dq changed", "sign"),)
     assert found(wrong(0, z=0.0), graph=None) == ()
 
 
@@ -146,7 +146,7 @@ def test_a_kernel_that_keeps_what_forward_saved_is_found_as_such() -> None:
         assert own is not None and bool(own) == bool(count)
 
 
-A, B, C = Formula("a", "operands"), Formula("b", "sign"), Formula("c", "sign")
+A, B, C = EditedDefinition("a", "operands"), EditedDefinition("b", "sign"), EditedDefinition("c", "sign")
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ A, B, C = Formula("a", "operands"), Formula("b", "sign"), Formula("c", "sign")
         ([(A, B), (A, B)], B),
         ([(A, B), (A, C)], A),
         ([(A,), None, (A, C)], A),
-        ([(A,), (A,), ()], NO_FORMULA),
-        ([(A,), (B,)], NO_FORMULA),
-        ([(A,), None], NO_FORMULA),
-        ([(A,)], NO_FORMULA),
-        ([], NO_FORMULA),
+        ([(A,), (A,), ()], NO_EDIT),
+        ([(A,), (B,)], NO_EDIT),
+        ([(A,), None], NO_EDIT),
+        ([(A,)], NO_EDIT),
+        ([], NO_EDIT),
     ],
 )
 def test_two_cases_must_agree_and_none_that_can_tell_may_differ(
-    cases: list[tuple[Formula, ...] | None], chosen: Formula
+    cases: list[tuple[EditedDefinition, ...] | None], chosen: EditedDefinition
 ) -> None:
     assert agreed(cases) == chosen
 

@@ -17,7 +17,7 @@ from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import errormap
 from gradoracle.model.explanation import PrecisionLoss, Statement, WrongConstant
-from gradoracle.model.finding import NOWHERE, Extent, Finding, Formula, Outcome, Pool, Region, Span, Worst
+from gradoracle.model.finding import NOWHERE, EditedDefinition, Extent, Finding, Outcome, Pool, Region, Span, Worst
 from gradoracle.model.location import Location
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
@@ -283,7 +283,8 @@ def _explained() -> Verdict:
     found = Counterexample(
         CASE, (shown, *others), CASE.replace("T=65", "T=777"), "shrinking was interrupted",
         first_findings=(wrong("dv", "every element"),),
-        formula=Formula("with the sign of k changed", "sign"), severity=Severity.WRONG, constant=constant,
+        edited_definition=EditedDefinition("with the sign of k changed", "sign"), constant=constant,
+        severity=Severity.WRONG,
     )  # fmt: skip
     return replace(
         violated("vjp_of_each_input", "float64", 6), kind=PropertyKind.ORACLE, severity=Severity.WRONG,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gradoracle.check.diagnosis.reconstruction import agreed
 from gradoracle.model.fault import CAUSES, UNKNOWN, Diagnosis
-from gradoracle.model.finding import NO_FORMULA, Finding, Formula, Outcome
+from gradoracle.model.finding import NO_EDIT, EditedDefinition, Finding, Outcome
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status, Verdict
@@ -27,14 +27,14 @@ class Symptom:
         kind: the kind of the property.
         cause: the cause that it points at where it is violated alone.
         findings: the violations.
-        formula: the edit of the definition that gives it, where one was found.
+        edited: the edit of the definition that gives it, where one was found.
     """
 
     property_name: str
     kind: PropertyKind = PropertyKind.RELATION
     cause: str = ""
     findings: tuple[Finding, ...] = ()
-    formula: Formula = NO_FORMULA
+    edited: EditedDefinition = NO_EDIT
 
     @property
     def order(self) -> int:
@@ -45,7 +45,9 @@ class Symptom:
 def of_verdicts(verdicts: Sequence[Verdict]) -> list[Symptom]:
     """The symptoms of the failing verdicts of one kernel that have findings."""
     shown = [(verdict, verdict.counterexample) for verdict in verdicts if verdict.counterexample is not None]
-    found = [Symptom(v.property_name, v.kind, v.cause, _violated(kept.findings), kept.formula) for v, kept in shown]
+    found = [
+        Symptom(v.property_name, v.kind, v.cause, _violated(kept.findings), kept.edited_definition) for v, kept in shown
+    ]
     return [symptom for symptom in found if symptom.findings]
 
 
@@ -61,7 +63,7 @@ def of_results(results: Sequence[PropertyResult], properties: Mapping[str, Prope
             properties[name].kind,
             properties[name].cause,
             tuple(finding for result in own for finding in _violated(result.findings)),
-            agreed([result.formulas for result in own]),
+            agreed([result.edited for result in own]),
         )
         for name, own in by_property.items()
     ]
@@ -81,10 +83,10 @@ def diagnose(symptoms: Sequence[Symptom]) -> Diagnosis:
         return UNKNOWN
     measured = [symptom for symptom in symptoms if symptom.kind is PropertyKind.ORACLE]
     first = min((symptom.order for symptom in measured), default=0)  # what is wrong first is wrong in derivatives, too
-    formulas = [symptom.formula for symptom in measured if symptom.order == first and symptom.formula.cause]
-    if len({formula.cause for formula in formulas}) != 1:
+    edited = [symptom.edited for symptom in measured if symptom.order == first and symptom.edited.cause]
+    if len({each.cause for each in edited}) != 1:
         return UNKNOWN
-    return Diagnosis(formulas[0].cause, CAUSES[formulas[0].cause], formulas[0].sentence)
+    return Diagnosis(edited[0].cause, CAUSES[edited[0].cause], edited[0].sentence)
 
 
 def _violated(findings: Sequence[Finding]) -> tuple[Finding, ...]:

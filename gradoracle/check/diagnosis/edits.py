@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from gradoracle.model.finding import Formula
+from gradoracle.model.finding import EditedDefinition
 from gradoracle.oracle.exact.trace import Graph
 from gradoracle.oracle.exact.trees import followed, leaves
 from gradoracle.oracle.rounding import effects
@@ -46,13 +46,13 @@ class Edit:
     """One change.
 
     Attributes:
-        formulas: the edited definition in words: several where a number has several names.
+        edited: the edited definition in words: several where a number has several names.
         nodes: the nodes whose values change.
         call: gives these, from a node, the values of its arguments and keyword arguments, and that of ``asks``.
         asks: an input whose value takes part; None where none does.
     """
 
-    formulas: tuple[Formula, ...]
+    edited: tuple[EditedDefinition, ...]
     nodes: frozenset[Node]
     call: Call
     asks: Node | None = None
@@ -73,22 +73,22 @@ def edits(graph: Graph, named: Sequence[str], numbers: Mapping[str, float]) -> I
         name, said = effects.plain_name(node), wording.of(node)
         for other in _COMPARED.get(name, ()):
             words = f"with {_SIGNS[other]} instead of {_SIGNS[name]} in {said}"
-            yield Edit((Formula(words, "comparison"),), nodes, _compared(other))
+            yield Edit((EditedDefinition(words, "comparison"),), nodes, _compared(other))
         if name not in _COMPUTES or not _is_float(node):
             continue
         for place, operand in _operands(node):
             what = f"{wording.of(operand, 1)} in {said}"
-            yield Edit((Formula(f"with the sign of {what} changed", "sign"),), nodes, _scaled(place, -1.0))
+            yield Edit((EditedDefinition(f"with the sign of {what} changed", "sign"),), nodes, _scaled(place, -1.0))
             if name in ("add", "sub"):
-                yield Edit((Formula(f"without {what}", "term"),), nodes, _scaled(place, 0.0))
+                yield Edit((EditedDefinition(f"without {what}", "term"),), nodes, _scaled(place, 0.0))
             if name in ("mul", "div"):
                 yield from _counted(name, nodes, place, what)
             for factor, names in factors.items():
-                formulas = tuple(Formula(f"if {what} is multiplied by {own}", "ratio") for own in names)
-                yield Edit(formulas, nodes, _scaled(place, factor))
+                edited = tuple(EditedDefinition(f"if {what} is multiplied by {own}", "ratio") for own in names)
+                yield Edit(edited, nodes, _scaled(place, factor))
             yield from _instead(nodes, place, operand, inputs, wording, what)
         if name in ("div", "mm", "bmm", "where"):
-            yield Edit((Formula(f"with the operands of {said} exchanged", "operands"),), nodes, _exchanged)
+            yield Edit((EditedDefinition(f"with the operands of {said} exchanged", "operands"),), nodes, _exchanged)
 
 
 def by_value(numbers: Mapping[str, float]) -> dict[float, list[str]]:
@@ -160,8 +160,10 @@ def _exchanged(node: Node, args: Sequence[Any], kwargs: Any) -> Any:
 def _counted(name: str, nodes: frozenset[Node], place: int, what: str) -> Iterator[Edit]:
     """A factor or divisor that is left out, or counted twice."""
     if name == "mul" or place == 1:
-        yield Edit((Formula(f"without the factor {what}", "ratio"),), nodes, _changed(place, torch.ones_like))
-        yield Edit((Formula(f"with the factor {what} counted twice", "ratio"),), nodes, _changed(place, torch.square))
+        yield Edit((EditedDefinition(f"without the factor {what}", "ratio"),), nodes, _changed(place, torch.ones_like))
+        yield Edit(
+            (EditedDefinition(f"with the factor {what} counted twice", "ratio"),), nodes, _changed(place, torch.square)
+        )
 
 
 def _instead(
@@ -171,8 +173,8 @@ def _instead(
     source = _source(operand)
     for other in inputs if source is not None else ():
         if other is not source and _shape(other) == _shape(source):
-            words = f"with {wording.of(other)} in place of {what}"
-            yield Edit((Formula(words, "operands"),), nodes, _another(place, operand), other)
+            words = f"with {wording.of(other)} instead of {what}"
+            yield Edit((EditedDefinition(words, "operands"),), nodes, _another(place, operand), other)
 
 
 def _source(node: Node) -> Node | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.check.diagnosis.edits import Edit, by_value, edits
-from gradoracle.model.finding import LOCAL_SIGMA, NO_FORMULA, Formula
+from gradoracle.model.finding import LOCAL_SIGMA, NO_EDIT, EditedDefinition
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.exact.trees import leaves, looked_up
 from gradoracle.oracle.rounding.effects import plain_name
@@ -71,7 +71,7 @@ def reconstruct(
     expected: Sequence[Expected],
     numbers: Mapping[str, float],
     saved: bool = False,
-) -> tuple[Formula, ...] | None:
+) -> tuple[EditedDefinition, ...] | None:
     """The edits of a definition that give every wrong tensor of one case.
 
     Args:
@@ -101,27 +101,27 @@ def reconstruct(
             if outputs is None or (kept and not runs.kept):
                 continue
             if all(each.is_given_by(outputs[each.output]) for each in expected):
-                found |= dict.fromkeys(edit.formulas)
+                found |= dict.fromkeys(edit.edited)
     return tuple(found)
 
 
-def _multiples(expected: Sequence[Expected], numbers: Mapping[str, float]) -> Iterator[Formula]:
+def _multiples(expected: Sequence[Expected], numbers: Mapping[str, float]) -> Iterator[EditedDefinition]:
     """The wrong tensors as known multiples of the true ones."""
     names, are = " and ".join(each.name for each in expected), "is" if len(expected) == 1 else "are"
     if all(each.is_given_by(-each.true) for each in expected):
-        yield Formula(f"with the sign of {names} changed", "sign")
+        yield EditedDefinition(f"with the sign of {names} changed", "sign")
     for factor, own in by_value(numbers).items():
         if all(each.is_given_by(factor * each.true) for each in expected):
-            yield from (Formula(f"if {names} {are} multiplied by {name}", "ratio") for name in own)
+            yield from (EditedDefinition(f"if {names} {are} multiplied by {name}", "ratio") for name in own)
 
 
-def agreed(cases: Sequence[tuple[Formula, ...] | None]) -> Formula:
+def agreed(cases: Sequence[tuple[EditedDefinition, ...] | None]) -> EditedDefinition:
     """The plainest edit that gives what the kernel gave on every case that can tell; none where fewer than two can."""
-    telling = [formulas for formulas in cases if formulas is not None]
+    telling = [found for found in cases if found is not None]
     if len(telling) < 2:
-        return NO_FORMULA
-    shared = [formula for formula in telling[0] if all(formula in formulas for formulas in telling)]
-    return min(shared, key=lambda formula: _RANK.index(formula.cause), default=NO_FORMULA)
+        return NO_EDIT
+    shared = [each for each in telling[0] if all(each in found for found in telling)]
+    return min(shared, key=lambda each: _RANK.index(each.cause), default=NO_EDIT)
 
 
 class _Runs:

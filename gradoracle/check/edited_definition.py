@@ -1,4 +1,4 @@
-"""Formula: the edits of the definition that give what the kernel gave on one case."""
+"""Edited definition: the edits of the definition that give what the kernel gave on one case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradoracle.check.diagnosis.reconstruction import Expected, reconstruct
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding, Formula, Outcome
+from gradoracle.model.finding import EditedDefinition, Finding, Outcome
 from gradoracle.model.property import Property
 from gradoracle.model.signature import cotangent_name, tangent_name
 from gradoracle.oracle.exact.definition import Undefined
@@ -19,7 +19,9 @@ from gradoracle.oracle.exact.trace import Graph
 from gradoracle.oracle.truth import arguments
 
 
-def formulas(prop: Property, evidence: Evidence, findings: Sequence[Finding]) -> tuple[Formula, ...] | None:
+def edited_definitions(
+    prop: Property, evidence: Evidence, findings: Sequence[Finding]
+) -> tuple[EditedDefinition, ...] | None:
     """The edits of the definition that give a property's wrong tensors; None where the case cannot tell.
 
     Only tensors of the case itself count, small enough for the definition to be run some hundreds of times.
@@ -35,7 +37,7 @@ def formulas(prop: Property, evidence: Evidence, findings: Sequence[Finding]) ->
     return None
 
 
-def _of(derivative: Derivative, names: Sequence[str], evidence: Evidence) -> tuple[Formula, ...] | None:
+def _of(derivative: Derivative, names: Sequence[str], evidence: Evidence) -> tuple[EditedDefinition, ...] | None:
     sample, oracle = evidence.sample, evidence.oracle
     got, truths, outputs = evidence.tensors(derivative), evidence.truths(derivative), oracle.outputs(sample, derivative)
     expected = [
