@@ -12,15 +12,19 @@ from fla.modules.causal_conv1d import causal_conv1d
 from fla.modules.fused_cross_entropy import ops as cross_entropies
 from fla.modules.fused_kl_div import ops as divergences
 from fla.modules.fused_linear_cross_entropy import ops as linear_cross_entropies
+from fla.modules.layernorm import layer_norm_linear
 from fla.ops import (
     chunk_abc,
     chunk_lightning_attn,
+    chunk_mesa_net,
     chunk_simple_gla,
+    fused_chunk_based,
     fused_recurrent_comba,
     fused_recurrent_delta_rule,
     fused_recurrent_kda,
     fused_recurrent_precond_kda,
     fused_recurrent_rwkv6,
+    parallel_based,
     parallel_path_attn,
     parallel_simple_gla,
     parallel_wall_attn,
@@ -257,6 +261,61 @@ def wall() -> str:
         (want,) = torch.autograd.grad(ref, b, do[0, :, 0].double())
         said.append(f"c = {c:g}, T = {length}: o {off(o[0, :, 0], ref)}, dk {off(got[0, :, 0], want)}")
     return "; ".join(said)
+
+
+def conjugate_gradients(matrix: Tensor, q: Tensor, added: float) -> Tensor:
+    """matrix^-1 q by 30 steps that add a number to both divisors, as the mesa layer's do; in float64."""
+    x, r = torch.zeros_like(q), q.clone()
+    p, size_of_r = r.clone(), r @ r
+    for _ in range(30):
+        step = size_of_r / (p @ matrix @ p + added)
+        x, r = x + step * p, r - step * (matrix @ p)
+        p, size_of_r = r + r @ r / (size_of_r + added) * p, r @ r
+    return x
+
+
+@finding("fla-mesa-net-conjugate-gradients")
+def mesa() -> str:
+    """One token: o = H^T (G + diag(lamb))^-1 q, with q and k of unit norm."""
+    q, k = (normalize(torch.randn(1, 1, 1, 16), dim=-1) for _ in range(2))
+    v, beta, gate = torch.randn(1, 1, 1, 16), torch.rand(1, 1, 1), log_sigmoid(torch.randn(1, 1, 1))
+    root, values, lamb = torch.randn(16, 16), torch.randn(1, 1, 16, 16), torch.full((1, 16), 0.3)
+    before = {"h_kk_init": (root @ root.mT / 16)[None, None], "h_kv_init": values}
+    o, _, _ = chunk_mesa_net(q, k, v, gate, beta, lamb, **before, output_final_state=True)
+    key, value, query = (t.double().flatten() for t in (k, v, q))
+    decay, weight = float(gate.exp()), float(beta)
+    matrix = decay * (root.double() @ root.double().mT / 16) + weight * torch.outer(key, key) + 0.3 * torch.eye(16)
+    state = decay * values.double()[0, 0] + weight * torch.outer(key, value)
+    truth = torch.linalg.solve(matrix, query) @ state
+    added = {name: conjugate_gradients(matrix, query, each) @ state for name, each in (("1e-5", 1e-5), ("0", 1e-300))}
+    by_hand = ", ".join(f"{name} added: {off(value, truth)}" for name, value in added.items())
+    return f"o {off(o.flatten(), truth)}; the same steps in float64, {by_hand}"
+
+
+@finding("fla-fused-chunk-based-bfloat16")
+def based() -> str:
+    """The same gradients by two operations with one definition, for a cotangent far from 0."""
+    q, k, v = (torch.randn(1, 32, 1, 16).bfloat16() for _ in range(3))
+    g = (100 + torch.randn(1, 32, 1, 16)).bfloat16()
+    a, b, c = (true(t) for t in (q, k, v))
+    scores = a[0, :, 0] @ b[0, :, 0].mT / 4
+    ref = (1 + scores + scores.square() / 2).tril() @ c[0, :, 0]
+    want = torch.autograd.grad(ref, (a, b, c), g.double()[0, :, 0])
+    said = []
+    for operation in (fused_chunk_based, parallel_based):
+        given = [leaf(t) for t in (q, k, v)]
+        got = torch.autograd.grad(operation(*given, use_norm=False), given, g)
+        said.append(f"{operation.__name__}: {each(('dq', 'dk', 'dv'), got, want)}")
+    return "; ".join(said)
+
+
+@finding("fla-gated-norm-linear-overflow")
+def norm_linear() -> str:
+    """Layer norm, then a linear layer in float16, whose weight times the cotangent is above 65504; x is one number."""
+    x, g = leaf(torch.tensor([[2.0]]).half()), torch.tensor([[1000.0]]).half()
+    weight, bias, linear = torch.ones(1).half(), torch.zeros(1).half(), torch.full((1, 1), 100.0).half()
+    layer_norm_linear(x, weight, bias, linear, None).backward(g)
+    return f"layer_norm_linear, weight 100, cotangent 1000: dx {numbers(gradient(x))}, true 0"
 
 
 @finding("fla-logsigmoid")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp
 from torch.nn.functional import batch_norm, embedding, instance_norm, layer_norm, normalize, rms_norm
 
-from benchmarks.package_findings.by_hand import finding, numbers, off
+from benchmarks.package_findings.by_hand import finding, gradient, leaf, numbers, off
 
 EPS = 1e-5
 Function = Callable[[Tensor], Tensor]
@@ -140,3 +140,57 @@ def tangent_dtype() -> str:
         out, tangent = jvp(lambda y: rms_norm(y, (8,)), (x,), (t,))
         said.append(f"out {out.dtype}, tangent {tangent.dtype}")
     return "; ".join(said)
+
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@finding("pytorch-sums-in-16-bit", claimed=False)
+def sums() -> str:
+    """The gradients of a bias, and of a row of a table that is taken at every place: they count the rows.
+
+    PyTorch's threads add parts of the bias's, so it runs on one.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    said = []
+    for dtype in HALVES:
+        for rows in (100, 300, 4096):
+            w, b, table = (leaf(torch.ones(8, 8, dtype=dtype)) for _ in range(3))
+            layer_norm(torch.randn(rows, 8).to(dtype), (8,), w[0], b[0]).sum().backward()
+            embedding(torch.zeros(rows, dtype=torch.int64), table).sum().backward()
+            counts = [float(gradient(x)[0, 0]) for x in (b, table)]
+            said.append(f"{str(dtype)[6:]}, {rows} rows: layer_norm's db {counts[0]:g}, embedding's {counts[1]:g}")
+    torch.set_num_threads(threads)
+    weight, b = torch.ones(1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)
+    g = torch.tensor([[[256.0, 1.0]], [[-256.0, 0.0]]], dtype=torch.bfloat16)
+    instance_norm(torch.randn(2, 1, 2).bfloat16(), weight=weight, bias=b).backward(g)
+    return "; ".join(said) + f"; instance_norm, members 256 + 1 and -256 + 0: db {float(gradient(b)):g}, true 1"
+
+
+@finding("pytorch-logsumexp-16-bit", claimed=False)
+def log_sum() -> str:
+    """Its gradient is exp(x - the rounded result), so a row of it does not sum to 1."""
+    said = []
+    for dtype in HALVES:
+        for value in (0.0, 10.0, 100.0):
+            x = leaf(torch.full((1, 1000), value, dtype=dtype))
+            torch.logsumexp(x, -1).sum().backward()
+            plain, total = torch.softmax(x.detach(), -1).double().sum(), gradient(x).double().sum()
+            said.append(f"{str(dtype)[6:]}, 1000 times {value:g}: {total:.3f} (softmax {plain:.3f})")
+    return "; ".join(said)
+
+
+@finding("pytorch-cumprod-float16", claimed=False)
+def small_products() -> str:
+    """The gradient divides products by x; those below 6e-5 have few digits in float16."""
+    x = leaf(torch.full((14,), 0.4, dtype=torch.float16))
+    x.cumprod(0).sum().backward()
+    y = leaf(x.double())
+    torch.stack([y[: n + 1].prod() for n in range(14)]).sum().backward()
+    worst = ((gradient(x).double() - gradient(y)) / gradient(y)).abs()
+    x = torch.tensor([0.3, 0.01], dtype=torch.float16, requires_grad=True)
+    x.cumprod(0).backward(torch.tensor([0.0, 5.4e-5], dtype=torch.float16))
+    return f"14 times 0.4: off by {float(worst.max()):.2g} of itself at {int(worst.argmax())}; of (0.3, 0.01), " + (
+        f"cotangent (0, 5.4e-5): {float(gradient(x)[1]):.3g}, true {0.3 * 5.4e-5:.3g}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import torch
@@ -31,6 +31,24 @@ from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NearestPreset:
+    """The preset that violated tensors exceed least.
+
+    Attributes:
+        name: of the preset.
+        beyond: the findings under it of the tensors that it does not explain; empty where it explains all.
+    """
+
+    name: str
+    beyond: tuple[Finding, ...]
+
+    @property
+    def error(self) -> float:
+        """The largest error / budget."""
+        return max((finding.error for finding in self.beyond), default=0.0)
 
 
 class Evidence:
@@ -284,11 +302,13 @@ class Evidence:
                 best = replace(best, message=note, gives_away=found[0].error)
             yield best
 
-    def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
-        """The strongest other preset whose budgets all violated tensors keep, or "".
+    def nearest_preset(self, derivative: Derivative, violated: Sequence[Finding]) -> NearestPreset:
+        """The strongest other preset whose budgets all violated tensors keep, or that which they exceed least.
 
         Tried are those of this dtype, and the coarsest of the next lower one: a kernel may compute in that.
         """
+        nearest = NearestPreset(self.contract.name, tuple(violated))
+        names = [finding.tensor for finding in violated]
         for preset in tried_on(self.case.dtype):
             if preset.name == self.contract.name:
                 continue
@@ -296,10 +316,12 @@ class Evidence:
             subject = KernelRunner(self.subject.family, kernel, self.subject.guard)
             made = functools.partial(Evidence, self.case, self.sample, subject, self.oracle, self.blocks)
             other = self.keep(f"under {preset.name}", made)
-            findings = list(other.compare(derivative, self.tensors(derivative)))
-            if all(f.is_within_budget for f in findings if f.tensor in violated):
-                return preset.name
-        return ""
+            findings = [f for f in other.compare(derivative, self.tensors(derivative)) if f.tensor in names]
+            tried = NearestPreset(preset.name, tuple(f for f in findings if not f.is_within_budget))
+            if not tried.beyond:
+                return tried
+            nearest = min(nearest, tried, key=lambda each: each.error)
+        return nearest
 
     def part(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Part:
         """One tensor of the kernel with its truth and budget, for ``relate``."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gradoracle.check.evidence import Evidence
+from gradoracle.check.evidence import Evidence, NearestPreset
 from gradoracle.check.overflow import overflows
 from gradoracle.check.precision_loss import lost_at
 from gradoracle.check.widened import judged_widened, widened
@@ -48,16 +48,18 @@ def with_severity(prop: Property, evidence: Evidence, result: PropertyResult) ->
         result = replace(result, findings=with_left(result.findings, again.findings))
     if severity is Severity.PRECISION and prop.kind in DIRECT:
         result, severity = _without_overflow(evidence, result)
-    preset: str | None = None
-    if severity in (Severity.PRECISION, Severity.UNDECIDED):
-        preset = _explaining_preset(prop, evidence, result)
-    unexplained = preset == "" and _is_measured(result)
+    preset, unexplained = "", ""
+    if severity in (Severity.PRECISION, Severity.UNDECIDED) and (nearest := _nearest_preset(prop, evidence, result)):
+        if not nearest.beyond:
+            preset = nearest.name
+        elif _is_measured(result):
+            unexplained = _beyond(nearest, evidence.case.dtype)
     at_once = evidence.kernel.declares(evidence.case.dtype) and not _claimed(prop, evidence.kernel, result.findings)
     if severity is not Severity.UNDECIDED or is_active() or at_once:  # what runs on a GPU is widened afterwards
         severity, why = ruled(
             prop, evidence.kernel, evidence.case.dtype, (severity, why), result.findings, unexplained=unexplained
         )
-    return replace(result, severity=severity, undecided=why, preset=preset or "", unexplained=unexplained)
+    return replace(result, severity=severity, undecided=why, preset=preset, unexplained=unexplained)
 
 
 def ruled(
@@ -67,7 +69,7 @@ def ruled(
     known: tuple[Severity, str],
     findings: Sequence[Finding],
     *,
-    unexplained: bool,
+    unexplained: str,
 ) -> tuple[Severity, str]:
     """The severity of a violation by what presets explain and the kernel claims, and why it is that or undecided.
 
@@ -77,15 +79,16 @@ def ruled(
         dtype: the dtype of the case.
         known: the severity by the widened kernel, and why it is undecided.
         findings: those of the kernel as it is written, with what is left of them when widened.
-        unexplained: whether all presets were tried, and none explains them.
+        unexplained: by how much they exceed what the nearest preset explains; "" if one explains them, or none was
+            tried.
     """
     severity, why = known
     declares = kernel.declares(dtype)
     if severity is Severity.UNDECIDED and unexplained:
         severity = Severity.WRONG
-        why = f"no preset of {dtype} explains the error, which was not judged in float64: {why}"
+        why = f"{unexplained}; not judged in float64: {why}"
     if severity is Severity.PRECISION and unexplained and not declares and not any(f.left for f in findings):
-        severity, why = Severity.WRONG, _beyond_presets(findings, dtype)
+        severity, why = Severity.WRONG, unexplained
     if not _claimed(prop, kernel, findings) and (severity is not Severity.PRECISION or declares):
         severity, why = Severity.ROBUSTNESS, ""
     return severity, why
@@ -97,12 +100,15 @@ def with_left(findings: Iterable[Finding], widened: Iterable[Finding]) -> tuple[
     return tuple(replace(each, left=left.get(each.tensor, 0.0)) for each in findings)
 
 
-def _beyond_presets(findings: Iterable[Finding], dtype: str) -> str:
-    """How far the worst value is off, and that no preset explains it."""
-    worst = (f.worst for f in findings if f.outcome is Outcome.VIOLATED and f.worst is not None)
-    off = max((abs(each.got - each.true) / (abs(each.true) or math.inf) for each in worst), default=0.0)
-    share = f"the error is {off:.2g} of the truth" if off < 1e-3 else f"the error is {100 * off:.3g} % of the truth"
-    return f"{share}; no preset of {dtype} explains it" if off else f"no preset of {dtype} explains the error"
+def _beyond(nearest: NearestPreset, dtype: str) -> str:
+    """How far the worst of the tensors that no preset explains is off, and by what factor beyond the nearest preset."""
+    finding = max(nearest.beyond, key=lambda each: each.error)
+    words = [f"{finding.tensor} is off"]
+    if finding.worst is not None and finding.worst.true:
+        off = abs(finding.worst.got - finding.worst.true) / abs(finding.worst.true)
+        words.append(f"by {off:.2g} of the truth" if off < 1e-3 else f"by {100 * off:.3g} % of the truth")
+    factor = f", {finding.error:.3g} times what {nearest.name} explains" if math.isfinite(finding.error) else ""
+    return f"{' '.join(words)}{factor}; no preset of {dtype} explains it"
 
 
 def _is_measured(result: PropertyResult) -> bool:
@@ -262,16 +268,16 @@ def _same_kernel(one: Verdict, other: Verdict) -> bool:
     return (one.kernel, one.dtype) == (other.kernel, other.dtype)
 
 
-def _explaining_preset(prop: Property, evidence: Evidence, result: PropertyResult) -> str | None:
-    """The preset under which the violated tensors would hold, "" if there is none; None where none was tried.
+def _nearest_preset(prop: Property, evidence: Evidence, result: PropertyResult) -> NearestPreset | None:
+    """The preset under which the violated tensors would hold, else that which they exceed least; None: none was tried.
 
     Presets are tried for a property that compares with the truth.
     """
-    violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
+    violated = [f for f in result.findings if f.outcome is Outcome.VIOLATED]
     for derivative in prop.needs:
-        if set(violated) <= set(evidence.names(derivative)):
+        if {f.tensor for f in violated} <= set(evidence.names(derivative)):
             try:
-                return evidence.explain_by_presets(derivative, violated)
+                return evidence.nearest_preset(derivative, violated)
             except (Wrong, Refused, Unavailable, Crashed):  # no tensors to compare
                 return None
     return None

@@ -92,7 +92,7 @@ class PropertyResult:
     why: Reason | None = None  # the kind of ``reason``
     trace: str = ""  # the traceback of an internal error
     preset: str = ""  # another preset that explains the violation
-    unexplained: bool = False  # whether all others of the dtype were tried, and none does
+    unexplained: str = ""  # how far the violation exceeds the nearest preset, where none explains it
     severity: Severity | None = None  # of a violation, where it was asked for
     crashed_in: Derivative | None = None  # the derivative whose call crashed
     undecided: str = ""  # why it is not known whether the violation stays with every float in float64

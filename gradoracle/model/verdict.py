@@ -59,7 +59,7 @@ class Counterexample:
         further: the violated ones on the cases with the most elements.
         trace: the traceback of an error.
         preset: another precision contract under which the property would hold.
-        unexplained: whether all others of the dtype were tried, and none explains it.
+        unexplained: by how much it exceeds what the nearest preset explains, where none of the dtype explains it.
         severity: the severity of this case, where that was asked for.
         undecided: why it is not known whether it stays with every float in float64.
         loss: the statement at which precision is lost, where one was found.
@@ -79,7 +79,7 @@ class Counterexample:
     further: tuple[Finding, ...] = ()
     trace: str = ""
     preset: str = ""
-    unexplained: bool = False
+    unexplained: str = ""
     severity: Severity | None = None
     undecided: str = ""
     loss: PrecisionLoss | None = None

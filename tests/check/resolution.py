@@ -122,3 +122,19 @@ def clamps(x: Tensor, log_step: Tensor) -> Tensor:
 def clamps_too_early(x: Tensor, log_step: Tensor) -> Tensor:
     step = torch.exp(log_step)[:, None]
     return torch.minimum(torch.maximum(x / step, torch.tensor(-7.0)), torch.tensor(7.0)) * step
+
+
+def _rounding(x: Tensor, times: float) -> Tensor:
+    """The definition, with so many times the error of rounding to bfloat16."""
+    y = torch.nn.functional.softplus(x)
+    return y + times * (y.bfloat16().to(y.dtype) - y)
+
+
+@gradoracle.kernel(steps, claims=("forward",))
+def rounds_to_bfloat16(x: Tensor) -> Tensor:
+    return _rounding(x, 10.0)
+
+
+@gradoracle.kernel(steps, claims=("forward",))
+def rounds_to_less_than_bfloat16(x: Tensor) -> Tensor:
+    return _rounding(x, 40.0)

@@ -248,7 +248,7 @@ def test_lost_precision_that_no_preset_explains_is_wrong_with_the_number() -> No
     report = report_of("far", property="forward_matches_the_oracle")
     (verdict,) = report.verdicts
     assert verdict.severity is Severity.WRONG and report.exit_code == 1
-    assert "% of the truth; no preset of float32 explains it" in verdict.severity_note
+    assert "times what eager-bf16 explains; no preset of float32" in verdict.severity_note
 
 
 def test_what_is_computed_in_the_next_lower_dtype_is_lost_precision() -> None:

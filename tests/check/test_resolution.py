@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -58,7 +59,22 @@ def severity(prop: Property, found: Evidence) -> PropertyResult:
 def test_cancellation_that_float64_resolves_is_wrong_where_nothing_is_left_in_float32() -> None:
     """It is 0 where the truth is 2e-9: no preset explains that; what is left in float64 the budget there explains."""
     result = severity(FORWARD, evidence("cancels", x=torch.tensor([[-20.0]])))
-    assert result.severity is Severity.WRONG and result.undecided.startswith("the error is 100 % of the truth")
+    assert result.severity is Severity.WRONG and "is off by 100 % of the truth" in result.undecided
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected", "preset", "number"),
+    [
+        ("rounds_to_bfloat16", Severity.PRECISION, "eager-bf16", ""),
+        ("rounds_to_less_than_bfloat16", Severity.WRONG, "", "14.9 % of the truth, 2.51 times what eager-bf16"),
+    ],
+)
+def test_what_no_preset_explains_is_wrong_with_the_share_and_the_factor(
+    kernel: str, expected: Severity, preset: str, number: str
+) -> None:
+    x = math.log(math.expm1(1 + 0.96 * 2.0**-8))  # the definition is nearly between two numbers of bfloat16
+    result = severity(FORWARD, evidence(kernel, x=torch.tensor([[x]])))
+    assert (result.severity, result.preset) == (expected, preset) and number in result.undecided
 
 
 @pytest.mark.parametrize("x", [-28.58, -34.0, -40.0, -60.0])
