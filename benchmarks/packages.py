@@ -244,9 +244,10 @@ examples/packages/FILE.py:KERNEL`.
   *keeps* names the precision contract that explains it. *robustness*: the error is in what the kernel does not claim.
   *not judged*: the operation does not run here.
 - **Reason** is the property of highest rank with that severity. [Findings](findings.md) explains the wrong ones.
-- **GPU**: forward and gradients on an H200 or H100, on 2026-11-26, before kernels claimed derivatives; the gravest
-  dtype. Most of the time of such a run is compilation, so a GPU judged 1 to 4 cases of most kernels. Accesses are
-  recorded on the CPU alone.
+- **GPU**: the gravest dtype on an H200, by every property that is judged there. Most of the time of such a run is
+  compilation, so a GPU judged 1 to 4 cases of most kernels. Accesses are recorded on the CPU alone.
+
+Rows are of 2026-11-28, with torch 2.11.0 and Triton 3.6.0, those of seven kernels with torch 2.13.0 and Triton 3.7.1.
 
 SENTENCE
 """

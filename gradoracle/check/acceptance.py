@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gradoracle.check.diagnosis.error_location import read, region
 from gradoracle.check.spread import spread
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import ErrorMap, errormap
 from gradoracle.model.errors import forgive
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
@@ -157,6 +158,7 @@ def exactly(
     lost: bool = False,
     axes: Sequence[str] = (),
     of: str = "",
+    call: Derivative | None = None,
     values: tuple[Tensor, Tensor] | None = None,
 ) -> Finding:
     """A fact that needs no budget: violated where any of ``wrong`` is true.
@@ -169,6 +171,7 @@ def exactly(
         lost: whether they are NaN or infinite where the truth is finite.
         axes: names of the dims of ``wrong``.
         of: the kernel's tensor that it is about, where ``name`` says more than that.
+        call: the derivative whose call shows it, where it is about no tensor of the kernel's.
         values: the kernel's values and the true ones, of the shape of ``wrong``, to be shown.
     """
     mask, named = wrong if isinstance(wrong, Tensor) else torch.tensor(wrong), (of,) if of else ()
@@ -178,7 +181,7 @@ def exactly(
         worst = Worst(index, got, true, math.inf)
         where = region(mask, axes)
         seen = {"pattern": str(where), "place": str(where), "region": where, "map": _facts(mask, axes)}
-        return _fact(name, message, worst, mask.numel(), lost, among=named, **seen)
+        return _fact(name, message, worst, mask.numel(), lost, among=named, call=call, **seen)
     return Finding(name, Outcome.HOLDS, "exact", elements=max(elements, mask.numel()), among=named)
 
 

@@ -177,7 +177,7 @@ def _severity(
 
 def _claimed(prop: Property, kernel: Kernel, findings: Iterable[Finding]) -> bool:
     """Whether some violated finding is about a derivative that the kernel claims, or about none."""
-    about = [each.derivative or prop.derivative for each in findings if each.outcome is Outcome.VIOLATED]
+    about = [each.about or prop.derivative for each in findings if each.outcome is Outcome.VIOLATED]
     return any(each is None or kernel.is_claimed(each) for each in about or [prop.derivative])
 
 

@@ -53,8 +53,8 @@ _OF_CALLS = {  # what else a call is named that evaluates a derivative
 
 
 def derivative_of(call: str) -> Derivative | None:
-    """The derivative that a call evaluates, by its name, as "vjp" or "scaled: vjp twice"; None for other calls."""
-    name = call.rpartition(": ")[2]
+    """The derivative that a call evaluates, by its name, as "vjp", "widened hvp" or "scaled: vjp twice"; else None."""
+    name = call.rpartition(": ")[2].removeprefix("widened ")
     return Derivative(name) if name in _DERIVATIVES else _OF_CALLS.get(name)
 
 

@@ -166,6 +166,7 @@ class Finding:
         cause: a name of ``fault.PLANTED``, where the property knows another than its own; "" elsewhere.
         among: the kernel's tensors that it is about, unless ``tensor`` is simply the name of one.
         derivative: the highest that one of these tensors belongs to; None where none belongs to any.
+        call: the derivative whose call shows a fact that is about no tensor of the kernel's, as a race; None elsewhere.
         lost: whether values are NaN or infinite where the truth is finite, and not merely wrong.
         overflow: whether a value on the way is too large for its dtype, so that the tensor's are lost though finite.
         gives_away: error / budget of the definition, where only the budget of another algorithm explains the error.
@@ -207,7 +208,13 @@ class Finding:
     steps: tuple[tuple[float, float], ...] = ()
     region: Region = NOWHERE
     derivative: Derivative | None = None
+    call: Derivative | None = None
     pool: Pool | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+
+    @property
+    def about(self) -> Derivative | None:
+        """The derivative that it is about, by its tensors or by the call that shows it."""
+        return self.derivative or self.call
 
     @property
     def is_within_budget(self) -> bool:

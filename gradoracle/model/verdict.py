@@ -146,7 +146,7 @@ class Verdict:
         """The derivatives that violate it, by tensor or by crash; that of its property where none is known."""
         known = {self.derivative}
         if (shown := self.counterexample) is not None:
-            violated = {each.derivative for each in shown.findings if each.outcome is Outcome.VIOLATED}
+            violated = {each.about for each in shown.findings if each.outcome is Outcome.VIOLATED}
             known = {*violated, shown.crashed_in} - {None} or known
         return frozenset(each for each in known if each is not None)
 

@@ -13,7 +13,7 @@ from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unava
 from gradoracle.execution.guard_memory import Memory, filled, inside_tensors
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import Kind
-from gradoracle.model.derivative import Derivative
+from gradoracle.execution.kernel_runner import derivative_of
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
@@ -112,8 +112,7 @@ def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Findi
 
 def _discards(evidence: Evidence, call: str) -> bool:
     """Whether the results of a derivative are the same bits whatever memory holds that nothing wrote."""
-    derivative = next((each for each in Derivative if each.value == call), None)
-    if derivative is None:
+    if derivative_of(call) is None:
         return False  # a further entry point, which is not called again
     results = getattr(evidence, call)()
     for sign in (1, -1):
@@ -139,7 +138,8 @@ def _none_of(evidence: Evidence, kinds: Collection[Kind]) -> Iterator[Finding]:
 def _among(own: Evidence, call: str, found: Sequence[str]) -> Finding:
     """The finding about the launches of a call, with the first faults found."""
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return exactly(f"launches of {own.subject.label}{call}", bool(found), "; ".join(found[:_SHOWN]) + more)
+    name, message = f"launches of {own.subject.label}{call}", "; ".join(found[:_SHOWN]) + more
+    return exactly(name, bool(found), message, call=derivative_of(call))
 
 
 def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.guard_memory import differing_bits, is_poison, storage_bytes
+from gradoracle.execution.kernel_runner import derivative_of
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
@@ -55,7 +56,7 @@ def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
     _run(evidence)
     for call, memory in evidence.calls().items():
         found = memory.overwritten()
-        yield exactly(f"memory of {call}", bool(found), "; ".join(found[:3]))
+        yield exactly(f"memory of {call}", bool(found), "; ".join(found[:3]), call=derivative_of(call))
 
 
 @property(rank=9, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
@@ -150,11 +151,14 @@ def _unchanged(name: str, tensor: Tensor, original: Tensor, noted: tuple[str, Ch
     """Judge one tensor: what calls did and was undone; then elements, which have an index; then its storage."""
     if noted is not None:
         call, change = noted
+        shown_by = derivative_of(call)
         if change.elements is not None and change.elements.any():
             wrong = change.elements
-            return exactly(name, wrong, f"{int(wrong.sum())} of {wrong.numel()} elements were changed by {call}")
+            message = f"{int(wrong.sum())} of {wrong.numel()} elements were changed by {call}"
+            return exactly(name, wrong, message, call=shown_by)
         what = "elements" if change.elements is None else f"{change.around} bytes around the elements"
-        return exactly(name, True, f"{what} of {name} were changed by {call}", elements=tensor.numel())
+        message = f"{what} of {name} were changed by {call}"
+        return exactly(name, True, message, elements=tensor.numel(), call=shown_by)
     wrong = differing_bits(tensor, original)
     if wrong.any():
         return exactly(name, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements were changed")

@@ -171,6 +171,50 @@ class BreaksTwice(Detached):
         return _Inner.apply(g, w), (g * x * torch.cos(w)).sum(0)
 
 
+class Overwrites(Detached):
+    """Its backward writes dx over the cotangent."""
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        dx, dw = Detached.backward(ctx, *given)
+        return given[0].detach().copy_(dx), dw
+
+
+class OverwritesTwice(torch.autograd.Function):
+    """A right gradient of x, of which the backward doubles its cotangent."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(g, w)
+        return g * torch.sin(w)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        (g, w), (h,) = ctx.saved_tensors, given
+        dg, dw = h * torch.sin(w), (h * g * torch.cos(w)).sum(0)
+        g.detach().mul_(2)
+        return dg, dw
+
+
+class Second(Detached):
+    """Its double backward, which it does not claim, writes to the cotangent."""
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        (x, w), (g,) = ctx.saved_tensors, given
+        return OverwritesTwice.apply(g, w), (g * x * torch.cos(w)).sum(0)
+
+
+@gradoracle.kernel(scaled)
+def overwrites(x: Tensor, w: Tensor) -> Tensor:
+    return Overwrites.apply(x, w)
+
+
+@gradoracle.kernel(scaled)
+def overwrites_twice(x: Tensor, w: Tensor) -> Tensor:
+    return Second.apply(x, w)
+
+
 @gradoracle.kernel(scaled)
 def breaks(x: Tensor, w: Tensor) -> Tensor:
     return Breaks.apply(x, w)
@@ -204,6 +248,8 @@ def report_of(kernel: str, **fields: Any) -> Report:
         ("wrong_tangent", 1, "forward ✓  VJP ✓  JVP ✗ wrong  HVP ! silently zero"),
         ("half_silent", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! wrong, not claimed"),
         ("breaks", 1, "forward ✓  VJP ✗ wrong  JVP - not offered  HVP ! silently zero"),
+        ("overwrites", 1, "forward ✓  VJP ✗ wrong  JVP - not offered  HVP ! silently zero"),
+        ("overwrites_twice", 0, "forward ✓  VJP ✓  JVP - not offered  HVP ! wrong, not claimed"),
         ("breaks_twice", 0, "forward ✓  VJP ✓  JVP - not offered  HVP - not offered"),
         ("first_order", 0, "forward ✓  VJP ✓  JVP - not claimed  HVP - not claimed"),
         ("second_order", 1, "forward ✓  VJP ✓  JVP - not claimed  HVP ✗ wrong"),

@@ -37,6 +37,7 @@ def test_what_triton_refuses_is_refused(error, kind):
     [
         ("forward", Derivative.FORWARD),
         ("scaled: vjp twice", Derivative.VJP),
+        ("scaled: widened jvp", Derivative.JVP),
         ("forward over reverse", Derivative.HVP),
         ("double backward in the cotangents", Derivative.HVP),
         ("lse", None),
