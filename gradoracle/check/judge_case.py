@@ -13,7 +13,7 @@ from gradoracle.check.judge_property import LACKING, crashed, judge_property, ki
 from gradoracle.check.severity import located, with_severity
 from gradoracle.check.usable_case import is_tried
 from gradoracle.check.widened import Widened, judged_widened, widened
-from gradoracle.execution.call_errors import DeviceLost
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Poisoned
 from gradoracle.model.case import Case
@@ -27,6 +27,17 @@ from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Undefined, require
 from gradoracle.oracle.truth import Oracle
+
+
+def _evaluate(evidence: Evidence, derivatives: Sequence[Derivative]) -> None:
+    """Evaluate derivatives for what their calls do besides; those that the kernel has not are left out."""
+    for derivative in derivatives:
+        try:
+            evidence.tensors(derivative)
+        except DeviceLost:
+            raise
+        except (Refused, Unavailable, Crashed, Wrong):
+            continue
 
 
 def examine(
@@ -62,6 +73,8 @@ def examine(
         if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
             break
         try:
+            if not results:
+                _evaluate(evidence, job.calls)
             judged = judged_widened(prop, evidence) if isinstance(evidence, Widened) else judge_property(prop, evidence)
             result = _unless_reported(judged, results)
         except DeviceLost as lost:

@@ -14,6 +14,7 @@ from gradoracle.check.diagnosis.reconstruction import agreed
 from gradoracle.check.plan import Subjects
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import Fault, VerdictKey
 from gradoracle.model.finding import LOCAL_SIGMA, EditedDefinition, Finding, Outcome
 from gradoracle.model.job import Job, PropertyResult
@@ -150,10 +151,11 @@ class _Minimiser:
         property_name, kernel = key.property_name, key.kernel
         known: dict[Case, PropertyResult] = {case: result}
         is_decided = result.severity not in (None, Severity.UNDECIDED)
+        calls = tuple({f.call for f in result.findings if f.outcome is Outcome.VIOLATED and f.call is not None})
 
         def violates(candidate: Case) -> bool:
             if candidate not in known:
-                known[candidate] = self._judge(kernel, candidate, property_name, with_severity=is_decided)
+                known[candidate] = self._judge(kernel, candidate, property_name, calls, with_severity=is_decided)
             found = known[candidate]
             return as_plain(found, result) and (not is_decided or found.severity is result.severity)
 
@@ -161,10 +163,12 @@ class _Minimiser:
         again = known[smallest]
         if not self.interrupted and time.monotonic() < self._until:
             try:
-                again = self._again(kernel, smallest, property_name)
+                again = self._again(kernel, smallest, property_name, calls)
                 unexplained = again.severity is Severity.WRONG and again.constant is None
                 if smallest != case and unexplained and self._subjects.properties[property_name].kind in DIRECT:
-                    larger = self._again(kernel, case, property_name)  # one element would be explained by any constant
+                    larger = self._again(
+                        kernel, case, property_name, calls
+                    )  # one element would be explained by any constant
                     again = replace(again, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
@@ -270,14 +274,22 @@ class _Minimiser:
             self._interrupt(error)
             return best[-1], INTERRUPTED
 
-    def _judge(self, kernel: str, case: Case, property_name: str, with_severity: bool = False) -> PropertyResult:
+    def _judge(
+        self,
+        kernel: str,
+        case: Case,
+        property_name: str,
+        calls: tuple[Derivative, ...] = (),
+        *,
+        with_severity: bool = False,
+    ) -> PropertyResult:
         if not self._applies(property_name, kernel, case):
             return PropertyResult(property_name, Status.NOT_CHECKED)
-        return self._settled(Job(kernel, case, (property_name,), with_severity=with_severity))
+        return self._settled(Job(kernel, case, (property_name,), with_severity=with_severity, calls=calls))
 
-    def _again(self, kernel: str, case: Case, property_name: str) -> PropertyResult:
+    def _again(self, kernel: str, case: Case, property_name: str, calls: tuple[Derivative, ...] = ()) -> PropertyResult:
         """The result on the smallest case, judged once more, with its severity."""
-        return self._settled(Job(kernel, case, (property_name,), with_severity=True, located=True))
+        return self._settled(Job(kernel, case, (property_name,), with_severity=True, located=True, calls=calls))
 
     def _settled(self, job: Job) -> PropertyResult:
         """The result of the one property of a job."""

@@ -63,10 +63,13 @@ def _standing(
     report: Report, derivative: Derivative, verdicts: Sequence[Verdict], claims: Mapping[str, str]
 ) -> Standing:
     broken = [each for each in verdicts if each.status in BROKEN and derivative in each.about]
-    counting = [each for each in broken if each.counts(report.fail_on)]
+    counting = {
+        each.severity for each in broken if each.counts(report.fail_on) and not _of_others(each, claims, derivative)
+    }
     if counting:
-        grave = any(each.severity in (None, Severity.WRONG, Severity.UNDECIDED) for each in counting)
-        return Standing(Mark.FAILS, "wrong" if grave else "precision")
+        lesser = {Severity.PRECISION, Severity.ROBUSTNESS}
+        known = "precision" if Severity.PRECISION in counting else "robustness"
+        return Standing(Mark.FAILS, known if counting <= lesser else "wrong")
     if broken:
         if all(each.severity is Severity.PRECISION for each in broken):
             return Standing(Mark.NOTED, "precision lost")
@@ -84,3 +87,8 @@ def _standing(
     if any(each.status is Status.REFUSED for each in about):
         return Standing(Mark.ABSENT, "refused")
     return Standing(Mark.OPEN, "not checked")
+
+
+def _of_others(verdict: Verdict, claims: Mapping[str, str], derivative: Derivative) -> bool:
+    """Whether a verdict is wrong for other derivatives, which the kernel claims, as it does not claim this one."""
+    return verdict.severity is Severity.WRONG and len(verdict.about) > 1 and claims.get(derivative.value) == OFFERED

@@ -28,6 +28,7 @@ class Job:
         located: whether to find the statement at which precision is lost, or the constant that is wrong, too.
         widened: whether to judge the kernel widened, on the CPU.
         edited: whether to find edited definitions that give what the kernel gave.
+        calls: derivatives that are evaluated first, since a property asks what their calls did.
         seconds: the time after which no further property is begun.
     """
 
@@ -41,6 +42,7 @@ class Job:
     located: bool = False
     widened: bool = False
     edited: bool = False
+    calls: tuple[Derivative, ...] = ()
     seconds: float | None = None
 
 

@@ -12,16 +12,19 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.check.run import check
-from gradoracle.model.claims import line, standings
+from gradoracle.model.claims import CLAIMED, OFFERED, Mark, line, standings
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
+from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import claims_of
 from gradoracle.model.severity import Severity
-from gradoracle.model.verdict import Report, Status
+from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.report import github, html, json, junit, markdown, terminal
 
 SIZES = {"B": gradoracle.sizes(1, 4), "N": gradoracle.sizes(1, 9)}
 FIRST_ORDER = ("forward", "vjp")
+SECOND_ORDER = (Derivative.VJP, Derivative.HVP)
 
 
 @gradoracle.family(dims=SIZES)
@@ -262,6 +265,30 @@ def report_of(kernel: str, **fields: Any) -> Report:
 def test_the_line_says_what_is_known_of_each_derivative(kernel: str, code: int, shown: str) -> None:
     report = report_of(kernel)
     assert line(report, kernel) == shown and report.exit_code == code
+
+
+def test_a_fact_is_shown_again_by_the_call_that_showed_it() -> None:
+    """The call of the property's own case is made again: alone, the property evaluates no HVP."""
+    report = report_of("overwrites_twice", fail_on=Severity.ROBUSTNESS)
+    assert line(report, "overwrites_twice").endswith("HVP ✗ robustness")
+    (verdict,) = [each for each in report.verdicts if each.status is Status.VIOLATED]
+    shown = verdict.counterexample
+    assert shown is not None and "N=1 " in shown.case and not shown.message
+    assert [each.call for each in shown.findings if each.outcome is Outcome.VIOLATED] == [Derivative.HVP]
+
+
+def test_what_is_wrong_for_one_derivative_is_not_claimed_for_another() -> None:
+    """A race in the launches of the VJP and of an HVP that autograd derives."""
+    races = tuple(Finding(f"launches of {each.value}", Outcome.VIOLATED, "exact", call=each) for each in SECOND_ORDER)
+    found = Verdict(
+        "races", "k", "float32", Status.VIOLATED, severity=Severity.WRONG, counterexample=Counterexample("c", races)
+    )
+    report = Report("k", "", ["k"], "cpu", 0, {}, {}, [found])
+    for claim, mark in ((OFFERED, Mark.NOTED), (CLAIMED, Mark.FAILS)):
+        report.claims = {"k": {"forward": CLAIMED, "vjp": CLAIMED, "hvp": claim}}
+        known = standings(report, "k")
+        assert (known[Derivative.VJP].mark, known[Derivative.HVP].mark) == (Mark.FAILS, mark)
+        assert known[Derivative.FORWARD].mark is Mark.OPEN
 
 
 def test_a_claim_of_the_request_replaces_that_of_the_kernel() -> None:

@@ -310,7 +310,9 @@ def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        _Minimiser, "_again", lambda self, kernel, case, property_name: PropertyResult(property_name, Status.HOLDS, ())
+        _Minimiser,
+        "_again",
+        lambda self, kernel, case, name, calls: PropertyResult(name, Status.HOLDS, ()),
     )
     found = shown(checked("loses_its_tail", workers=0).verdicts[0])
     assert [f.outcome for f in found.findings] == [Outcome.VIOLATED]
@@ -324,9 +326,9 @@ def test_where_time_for_explaining_is_up_a_violation_stands_as_it_was_found(
     found: list[str] = []
     again = _Minimiser._again
 
-    def counted(self: _Minimiser, kernel: str, case: Case, property_name: str) -> PropertyResult:
+    def counted(self: _Minimiser, kernel: str, case: Case, property_name: str, *calls: Any) -> PropertyResult:
         found.append(property_name)
-        return again(self, kernel, case, property_name)
+        return again(self, kernel, case, property_name, *calls)
 
     monkeypatch.setattr(_Minimiser, "_again", counted)
     (verdict,) = checked("loses_its_tail", workers=0, shrink_seconds=seconds).verdicts
@@ -359,11 +361,9 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
     found, judged = turns(monkeypatch), [0]
     judge = _Minimiser._judge
 
-    def counted(
-        self: _Minimiser, kernel: str, case: Case, property_name: str, with_severity: bool = False
-    ) -> PropertyResult:
+    def counted(self: _Minimiser, *given: Any, **named: Any) -> PropertyResult:
         judged[0] += 1
-        return judge(self, kernel, case, property_name, with_severity)
+        return judge(self, *given, **named)
 
     monkeypatch.setattr(_Minimiser, "_judge", counted)
     report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)
