@@ -9,7 +9,7 @@ import torch
 
 from gradoracle.check.acceptance import Allowance, exactly, judge
 from gradoracle.check.spread import pooled, typical
-from gradoracle.model.finding import LOCAL_SIGMA, Outcome, Pool
+from gradoracle.model.finding import LOCAL_SIGMA, Extent, Outcome, Pool, Span
 
 SHAPE, PROBES = (40, 50), 16
 
@@ -30,6 +30,11 @@ def allowance(truth):
 def right(truth, allowance, seed=3):
     noise = torch.randn(*SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return truth + 0.8 * allowance.sigma * noise
+
+
+def one(axis, index, size, extent=Extent.ONE):
+    """The span of a dim of which one index holds wrong elements."""
+    return Span(axis, extent, index, index, 1, size)
 
 
 def test_right_answer_holds_under_every_rule(truth, allowance):
@@ -98,8 +103,10 @@ def test_non_finite_where_the_truth_is_finite_is_exact(truth, allowance, value):
     got[3, 4] = value
     found = judge("o", got, truth, allowance, continuous=True)
     assert (found.outcome, found.rule, found.worst.index) == (Outcome.VIOLATED, "exact", (3, 4))
-    assert found.lost and found.place == "only dim 0 = 3, only dim 1 = 4" and found.pattern.startswith(found.place)
-    assert judge("o", got, truth, allowance, continuous=True, axes=("B", "N")).place == "only B = 3, only N = 4"
+    assert found.lost and found.place == str(found.region) and found.pattern.startswith(found.place)
+    assert found.region.spans == (one("dim 0", 3, 40), one("dim 1", 4, 50))
+    named = judge("o", got, truth, allowance, continuous=True, axes=("B", "N"))
+    assert named.region.spans == (one("B", 3, 40), one("N", 4, 50))
     excused = torch.zeros(SHAPE, dtype=torch.bool)
     excused[3, 4] = True
     declared = Allowance(allowance.sigma, allowance.errors, overflow=excused)
@@ -196,7 +203,8 @@ def test_an_exact_fact_names_its_place():
     assert exactly("q", wrong, "was changed").outcome is Outcome.HOLDS
     wrong[2, 1] = True
     found = exactly("q", wrong, "was changed", axes=("B", "N"))
-    assert found.place == found.pattern == "only B = 2 (the last), only N = 1" and not found.lost
+    assert found.region.spans == (one("B", 2, 3, Extent.TAIL), one("N", 1, 4)) and not found.lost
+    assert found.place == found.pattern == str(found.region)
     assert exactly("q", wrong, "is not finite", lost=True).lost
     assert (found.outcome, found.worst.index, found.message) == (Outcome.VIOLATED, (2, 1), "was changed")
 

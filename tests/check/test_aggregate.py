@@ -110,16 +110,14 @@ def test_the_first_failing_case_of_each_verdict_is_kept() -> None:
 def test_a_verdict_that_is_owed_and_has_no_case_is_not_checked() -> None:
     tally = Aggregate()
     tally.expect(KEY)
-    assert (verdict(tally).status, verdict(tally).reasons) == (
-        Status.NOT_CHECKED,
-        {"it applies to no case of this run": 0},
-    )
+    found = verdict(tally)
+    ((reason, cases),) = found.reasons.items()
+    assert found.status is Status.NOT_CHECKED and "no case" in reason and cases == 0
 
 
 def test_a_tensor_that_no_case_decides_is_named() -> None:
-    assert left(added(LEFT, LEFT), "property") == [
-        "y of property could not be decided on any float32 case of k: budget too wide"
-    ]
+    (sentence,) = left(added(LEFT, LEFT), "property")
+    assert sentence.startswith("y of property ") and sentence.endswith(f" any float32 case of k: {LEFT.reason}")
     assert left(added(LEFT, HOLDS), "property") == []
     assert left(added(LEFT, VIOLATED), "property") == []
     assert left(added(LEFT, LEFT)) == [], "only decisive properties must decide every tensor"
@@ -132,15 +130,11 @@ def test_a_reason_that_several_properties_share_is_said_once() -> None:
     tally, properties = Aggregate(), ("one", "two", "three")
     for dtype, results in (("float32", [*lacks.values(), other]), ("bfloat16", [*lacks.values()])):
         tally.add(CaseResult("k", Case("f", {"N": 1}, dtype), tuple(results)))
-    assert left(tally, *properties) == [
-        f"2 properties (one, two) could not be decided on any float32 or bfloat16 case of k: {lacking}",
-        "three could not be decided on any float32 case of k: no rule for the operator aten.special_i1.default",
-    ]
+    shared, own = left(tally, *properties)
+    assert "(one, two)" in shared and "float32 or bfloat16" in shared and shared.endswith(f" of k: {lacking}")
+    assert own.startswith("three ") and own.endswith(f" any float32 case of k: {other.reason}")
     tally.add(CaseResult("k", CASES[0], (PropertyResult("two", Status.HOLDS, HOLDS.findings),)))
-    assert (
-        left(tally, *properties)[0]
-        == f"2 properties (one, two) could not be decided on any float32 or bfloat16 case of k: {lacking}"
-    )
+    assert left(tally, *properties)[0] == shared
     assert left(Aggregate(), *properties) == []
 
 
@@ -148,9 +142,8 @@ def test_a_backward_that_always_refuses_is_owed_where_the_forward_was_judged() -
     refused = PropertyResult("vjp", Status.REFUSED, reason="RuntimeError: modified by an inplace operation")
     tally = Aggregate()
     tally.add(CaseResult("k", CASES[0], (HOLDS, refused)))
-    assert left(tally, "property", "vjp") == [
-        f"vjp could not be decided on any float32 case of k: refused: {refused.reason}"
-    ]
+    (sentence,) = left(tally, "property", "vjp")
+    assert sentence.startswith("vjp ") and sentence.endswith(f" float32 case of k: refused: {refused.reason}")
     tally.add(CaseResult("k", CASES[1], (HOLDS, PropertyResult("vjp", Status.HOLDS, HOLDS.findings))))
     assert left(tally, "property", "vjp") == []
     unsupported = Aggregate()
@@ -169,8 +162,8 @@ def test_what_each_case_explains_and_all_together_do_not_is_violated_with_a_line
     found = verdict(added(*[slanted(4e-6)] * 8))
     assert found.status is Status.VIOLATED and found.counterexample is not None
     assert found.counterexample.case == CASES[0].line("file.py:k", "cuda")
-    assert found.counterexample.message == ("over 8 tensors of all float32 cases together, each within its own budget")
-    assert found.worst_error > 1
+    assert found.counterexample.pooled and found.worst_error > 1
+    assert "8 tensors" in found.counterexample.message and "float32" in found.counterexample.message
 
 
 def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come() -> None:
@@ -255,7 +248,8 @@ def test_how_grave_it_is_does_not_depend_on_which_later_cases_were_asked() -> No
 
 
 def test_notes_of_findings_are_counted_by_case_and_stand_where_the_property_holds():
-    noted = finding(Outcome.NOT_CHECKED, message="X[0] in program 3", notes=("k.py:7: k stores what it loaded",))
+    note = "k.py:7: k stores what it loaded"
+    noted = finding(Outcome.NOT_CHECKED, message="X[0] in program 3", notes=(note,))
     held, alone = replace(HOLDS, findings=(*HOLDS.findings, noted, noted)), replace(LEFT, findings=(noted,))
-    assert verdict(added(held, HOLDS, held)).notes == ["k.py:7: k stores what it loaded on 2 cases"]
+    assert verdict(added(held, HOLDS, held)).notes == [f"{note} on 2 cases"]
     assert not verdict(added(alone)).notes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.check.run import check
-from gradoracle.model.claims import CLAIMED, OFFERED, Mark, line, standings
+from gradoracle.model.claims import CLAIMED, OFFERED, Mark, Standing, line, standings
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Finding, Outcome
@@ -25,6 +27,7 @@ from gradoracle.report import github, html, json, junit, markdown, terminal
 SIZES = {"B": gradoracle.sizes(1, 4), "N": gradoracle.sizes(1, 9)}
 FIRST_ORDER = ("forward", "vjp")
 SECOND_ORDER = (Derivative.VJP, Derivative.HVP)
+ABSENT, WRONG = Standing(Mark.ABSENT, "not claimed"), Standing(Mark.FAILS, "wrong")
 
 
 @gradoracle.family(dims=SIZES)
@@ -293,14 +296,16 @@ def test_what_is_wrong_for_one_derivative_is_not_claimed_for_another() -> None:
 
 def test_a_claim_of_the_request_replaces_that_of_the_kernel() -> None:
     narrow = report_of("silent", claims=FIRST_ORDER)
-    assert line(narrow, "silent").endswith("JVP - not claimed  HVP - not claimed")
+    found = standings(narrow, "silent")
+    assert found[Derivative.JVP] == found[Derivative.HVP] == ABSENT
     names = {verdict.property_name for verdict in narrow.verdicts}
     higher = ("jvp", "hvp_m", "hvp_is", "forward_over", "reverse_over", "an_absent")
     assert not any(name.startswith(higher) for name in names)
     wide = report_of("silent", claims=("forward", "vjp", "hvp"))
-    assert wide.exit_code == 1 and line(wide, "silent").endswith("HVP ✗ wrong")
+    assert wide.exit_code == 1 and standings(wide, "silent")[Derivative.HVP] == WRONG
     raising = report_of("breaks_twice", claims=("forward", "vjp", "hvp"))
-    assert raising.exit_code == 1 and line(raising, "breaks_twice").endswith("VJP ✓  JVP - not claimed  HVP ✗ wrong")
+    _, *others = standings(raising, "breaks_twice").values()
+    assert raising.exit_code == 1 and others == [Standing(Mark.HOLDS), ABSENT, WRONG]
 
 
 def test_an_error_in_what_is_not_claimed_is_of_robustness_and_says_the_mend() -> None:
@@ -314,14 +319,15 @@ def test_outputs_that_require_grad_on_some_cases_alone_are_wrong_on_the_others()
     (verdict,) = [each for each in report.verdicts if each.property_name == "vjp_matches_the_oracle"]
     assert verdict.status is Status.VIOLATED and verdict.severity is Severity.WRONG and report.exit_code == 1
     assert verdict.counterexample is not None and "N=5" in verdict.counterexample.case
-    assert "it does not require grad, as it does on other cases" in verdict.counterexample.message
+    assert "on other cases" in verdict.counterexample.message
 
 
 def test_lost_precision_that_no_preset_explains_is_wrong_with_the_number() -> None:
     report = report_of("far", property="forward_matches_the_oracle")
     (verdict,) = report.verdicts
     assert verdict.severity is Severity.WRONG and report.exit_code == 1
-    assert "times what eager-bf16 explains; no preset of float32" in verdict.severity_note
+    times = re.search(r"([\d.e+]+) times what eager-bf16 ", verdict.severity_note)
+    assert times is not None and float(times[1]) > 1
 
 
 def test_what_is_computed_in_the_next_lower_dtype_is_lost_precision() -> None:
@@ -336,7 +342,8 @@ def test_every_view_has_the_line() -> None:
     assert f"\n  {shown}\n" in terminal.render([report]) and " ".join(shown.split()) in markdown.render([report])
     assert shown in html.render([report]) and shown in github.render([report]).replace("%0A", "\n")
     assert '"hvp": "! silently zero"' in json.render([report])
-    assert 'name="silent hvp" value="! silently zero"' in junit.render([report])
+    written = ElementTree.fromstring(junit.render([report])).iter("property")
+    assert "! silently zero" in [each.get("value") for each in written if each.get("name") == "silent hvp"]
 
 
 def test_claims_are_names_of_derivatives() -> None:
@@ -368,9 +375,9 @@ def test_an_option_of_one_value_and_fewer_sizes_are_said() -> None:
     report = report_of("ignores_times", family=f"{__file__}:shifted")
     assert report.exit_code == 0
     (note,) = [note for note in report.notes if "passes" in note]
-    assert note.startswith("times: always 1, so a kernel that ignores it passes; options={'times': (...)}")
+    assert note.startswith("times: always 1,") and "options={'times': (...)}" in note
     assert report.narrowed == {"ignores_times": "N=2:8:2"}
-    assert "narrows  N=2:8:2; other sizes are not checked" in terminal.render([report])
+    assert "narrows  N=2:8:2" in terminal.render([report])
 
 
 def test_a_kernel_that_ignores_a_float_option_of_which_only_the_default_is_known_is_wrong() -> None:

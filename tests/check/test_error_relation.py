@@ -50,7 +50,7 @@ def test_the_same_infinity_as_the_truth_agrees_and_anything_else_is_wrong():
         got[3] = wrong
         found = differing(got, INFINITE)
         assert found.outcome is Outcome.VIOLATED and found.worst.index == (3,) and found.among == ("o",)
-        assert found.message == "o differs from an infinite truth"
+        assert found.message.startswith("o ") and "infinite truth" in found.message
     lost = INFINITE.float()
     lost[0] = -torch.inf
     assert differing(lost, INFINITE).outcome is Outcome.VIOLATED and differing(lost, INFINITE).lost

@@ -91,8 +91,7 @@ def test_what_a_property_does_becomes_a_status(steps: list[Any], status: Status)
 
 def test_a_property_that_checks_nothing_is_an_error() -> None:
     result = judge_property(does(), evidence())
-    assert result.status is Status.ERROR
-    assert result.reason == "EmptyCheck: the property applies to the case but checked nothing"
+    assert result.status is Status.ERROR and result.reason.startswith("EmptyCheck: ")
 
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError("its own"), RuntimeError("its own"), KeyError("its own")])
@@ -105,10 +104,11 @@ def test_what_a_property_raises_is_an_error_of_that_property_alone_and_hides_no_
 def test_a_lost_device_ends_the_case_with_what_is_known() -> None:
     family, kernels, _ = subjects(SETUP)
     subject, oracle = KernelRunner(family, kernels["right"]), Oracle(family)
-    properties = [does(RIGHT), does(DeviceLost("vjp", "RuntimeError: CUDA error: gone")), does(RIGHT)]
+    how = "RuntimeError: CUDA error: gone"
+    properties = [does(RIGHT), does(DeviceLost("vjp", how)), does(RIGHT)]
     with pytest.raises(Poisoned) as caught:
         examine(Job("right", CASE, ()), subject, oracle, properties, "cpu")
-    assert caught.value.how == "RuntimeError: CUDA error: gone"
+    assert caught.value.how == how
     assert [r.status for r in caught.value.value.results] == [Status.HOLDS, Status.CRASHED]
     assert caught.value.value.lost == "vjp"
 

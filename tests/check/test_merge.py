@@ -107,9 +107,10 @@ def test_a_goal_that_a_shard_misses_and_the_whole_meets_is_met(tmp_path: Path, m
     whole = check(asked)
     alone = [json.loads(file.read_text())["reports"][0]["inconclusive"] for file in files]
     (merged,) = merge(files)
-    assert told(merged) == told(whole) and merged.goals_wanted["no such"] == 3
+    assert told(merged) == told(whole)
+    assert merged.goals.get("no such", 0) == 0 and merged.goals_wanted["no such"] == 3
     assert any(name in text for said in alone for text in said for name in ("'B = 1'", "'recipe ramp'"))
-    assert "coverage goal 'no such' has 0 cases, 3 expected" in merged.inconclusive()
+    assert any("'no such'" in text for text in merged.inconclusive())
     assert not any(name in text for text in merged.inconclusive() for name in ("'B = 1'", "'recipe ramp'"))
 
 
@@ -117,7 +118,7 @@ def test_a_property_that_no_case_of_a_shard_decides_is_decided_by_the_whole(tmp_
     asked = request("right", FORWARD, examples=4, require=("forward_*",))
     files = sharded(tmp_path, asked, 8)  # of 4 cases: half of the shards have none
     alone = json.loads(files[-1].read_text())["reports"][0]
-    assert "--require forward_*: no property that matches was checked" in alone["unmet"]
+    assert any(text.startswith("--require forward_*: ") for text in alone["unmet"])
     (merged,) = merge(files)
     assert merged.exit_code == 0 and told(merged) == told(check(asked))
 
@@ -192,11 +193,13 @@ def test_a_missing_shard_is_named_and_not_green(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_shard_is_not_green(tmp_path: Path) -> None:
+    early = "interrupted after 1 of 5 cases"
+
     def mend(part: int, report: Report) -> Report:
-        return dataclasses.replace(report, interrupted="interrupted after 1 of 5 cases" if part == 2 else "")
+        return dataclasses.replace(report, interrupted=early if part == 2 else "")
 
     (merged,) = merge(sharded(tmp_path, request("right"), 2, mend))
-    assert merged.interrupted == "shard 2/2: interrupted after 1 of 5 cases" and merged.exit_code == 4
+    assert merged.interrupted == f"shard 2/2: {early}" and merged.exit_code == 4
 
 
 def test_of_a_call_that_several_shards_stopped_the_longest_is_reported(tmp_path: Path) -> None:
@@ -224,7 +227,7 @@ def test_a_fault_of_gradoracle_in_one_shard_is_not_green(
     assert (verdict.cases_held, verdict.cases_error, merged.cases_run, merged.exit_code) == (5, 5, 10, 3)
     assert main.run(["merge", *map(str, files)]) == 3, "as of one process"
     out, err = capsys.readouterr()
-    assert "ERROR" in out and "ZeroDivisionError: a fault of our own" in out and "internal error in " in err
+    assert "ERROR" in out and "ZeroDivisionError: a fault" in out and "internal error in " in err
 
 
 def test_one_whole_report_is_given_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,8 @@ def test_compilations_are_judged_where_they_are_named_or_in_a_gate(fields: dict[
 def test_a_report_says_which_properties_are_left_to_the_gate() -> None:
     """Only of a kernel that names compilations."""
     report = check(Request("sdpa", device="cpu", workers=0, examples=1, seconds=1e-3))
-    assert f"left to gradoracle gate: {COMPILES} (--property NAME checks it here)" in report.notes
+    (note,) = [note for note in report.notes if note.startswith("left to gradoracle gate: ")]
+    assert COMPILES in note and "--property NAME" in note
     assert not any("left to" in note for note in check(asked(f"{FILE}:right", property="*", seconds=1e-3)).notes)
 
 
@@ -178,7 +179,7 @@ def test_the_time_of_a_run_ends_a_call_that_goes_on(monkeypatch: pytest.MonkeyPa
     assert report.exit_code == 4 and report.cases_run < report.cases_planned
     ((name, seconds),) = report.stopped.items()
     assert name == "hangs: forward" and seconds > 0.5
-    assert any(s.startswith("hangs: forward was still running at the end, after ") for s in report.inconclusive())
+    assert any(s.startswith(f"{name} ") for s in report.inconclusive())
 
 
 def test_where_no_case_ended_it_is_said_which_kernel_took_the_time(
@@ -190,7 +191,7 @@ def test_where_no_case_ended_it_is_said_which_kernel_took_the_time(
     words = ["check", f"{file}:second", "--device", "cpu", "--seconds", "5", "--workers", "2"]
     assert main.run(words) == 4
     out = " ".join(capsys.readouterr().out.split())
-    assert "0 of 126 planned cases" in out and "second: forward was still running at the end, after " in out
+    assert "0 of 126 planned cases" in out and "second: forward " in out
 
 
 @pytest.mark.usefixtures("ticks")
@@ -218,7 +219,7 @@ def test_fail_fast_stops_at_the_first_failure(workers: int) -> None:
     fields: dict[str, Any] = {"property": "[fv]*_match*", "examples": 60, "workers": workers, "fail_fast": True}
     report = check(asked(f"{FILE}:has_a_wrong_backward", **fields))
     assert report.exit_code == 1 and report.cases_run < 60
-    assert report.interrupted == f"stopped at the first failure, after {report.cases_run} of 60 cases"
+    assert report.interrupted.endswith(f" first failure, after {report.cases_run} of 60 cases")
     right = check(asked(f"{FILE}:right", **fields))
     assert right.exit_code == 0 and right.cases_run == 60
 
@@ -227,10 +228,9 @@ def test_the_command_line_fails_fast_and_shows_the_first_failure(capsys: pytest.
     words = ["check", f"{FILE}:has_a_wrong_backward", "--device", "cpu", "--workers", "0", "--fail-fast"]
     assert main.run([*words, "--property", "vjp*"]) == 1
     out, err = capsys.readouterr()
-    assert "gradoracle: first failure: violated vjp_matches_the_oracle of has_a_wrong_backward in float32" in err
-    assert "  replay   gradoracle replay 'case:1 " in err and "also stopped at the first failure" in " ".join(
-        out.split()
-    )
+    (headline,) = [line for line in err.splitlines() if "first failure: " in line]
+    assert all(word in headline.split() for word in ("vjp_matches_the_oracle", "has_a_wrong_backward", "float32"))
+    assert "gradoracle replay 'case:1 " in err and "stopped at the first failure" in " ".join(out.split())
 
 
 def test_a_definition_that_raises_is_a_mistake_whoever_runs_the_cases(tmp_path: Path) -> None:
@@ -266,6 +266,4 @@ def test_where_no_case_is_begun_in_time_that_is_said(capsys: pytest.CaptureFixtu
     words = ["check", f"{FILE}:right", "--device", "cpu", "--seconds", "0.01", "--workers", "2"]
     assert main.run(words) == 4
     out = " ".join(capsys.readouterr().out.split())
-    assert (
-        "because getting ready (worker processes, the definition on its first case) was still running at the end" in out
-    )
+    assert f"because {execute.GETTING_READY} " in out

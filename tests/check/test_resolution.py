@@ -95,7 +95,7 @@ def test_what_is_left_of_such_an_error_is_said() -> None:
         FORWARD.name, "k", "float32", Status.VIOLATED, severity=result.severity, counterexample=shown, cases_violated=1
     )
     said = next(text for label, text in tell_all(ShownFault(verdict, ())) if label == "severity")
-    assert said.startswith("precision: the error falls from 1 to ") and "as rounding there explains" in said
+    assert said.startswith("precision: ") and f" from 1 to {finding.left:.2g} of {finding.tensor} " in said
 
 
 def test_a_wrong_formula_where_precision_is_lost_too_stays_wrong() -> None:
@@ -159,7 +159,7 @@ def test_a_formula_that_is_off_by_less_than_float32_shows_holds_with_a_note() ->
     totals.add(CaseResult("k", found.case, (result,)))
     ((_, sums),) = totals.sums.items()
     (note,) = verdict_of(sums, None).notes
-    assert note.startswith("the formula is off by less than float32 shows, relative to the value: dx by ")
+    assert "less than float32 shows" in note and note.endswith(f": dx by {dx.off:.2g}")
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,6 @@ def test_a_case_that_leaves_float64_throughout_is_not_checked_and_says_why() -> 
     for prop in (FORWARD, DEFINITION):
         result = judge_property(prop, evidence("clamps", x=X[1:], log_step=STEPS[1:]))
         assert (result.status, result.why) == (Status.NOT_CHECKED, Reason.UNREAD)
-        assert result.reason.startswith("the definition leaves the range of float64 (")
+        assert "the range of float64 (" in result.reason
     result = judge_property(FORWARD, evidence("clamps", reading="float64", x=X, log_step=STEPS))
     assert result.status is Status.NOT_CHECKED and "--oracle auto reads it" in result.reason

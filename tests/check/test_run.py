@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from gradoracle.check import plan as planning
 from gradoracle.check import run as engine
 from gradoracle.check.run import check, replay
 from gradoracle.cli import main
-from gradoracle.model.case import parse
+from gradoracle.model.case import Case, parse
 from gradoracle.model.errors import UsageError
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Request
 from gradoracle.report.formats import render
@@ -92,9 +94,9 @@ def test_a_call_that_hangs_is_made_no_more_after_two_cases(monkeypatch: pytest.M
     monkeypatch.setattr(planning, "CALL_SECONDS", 0.4)
     (verdict,) = checked("hangs", FORWARD, workers=1, examples=10).verdicts
     assert verdict.cases_crashed == 2 and verdict.cases_held + verdict.cases_not_checked == 8
-    assert verdict.reasons == {
-        "forward was not called again: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
-    }
+    ((reason, cases),) = verdict.reasons.items()
+    assert verdict.why is Reason.BARRED and cases == verdict.cases_not_checked
+    assert reason.startswith("forward ") and "2 cases (time limit)" in reason
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,8 @@ def test_a_kernel_that_refuses_everything_is_inconclusive() -> None:
     assert report.exit_code == 4 and "nothing was checked" in report.inconclusive()
     assert report.goals == {}
     (message,) = report.refusals
-    assert message == "ValueError: x must be somebody else's" and report.refusals[message]["dtype=float32"] == 6
+    assert message.startswith("ValueError: ") and message.endswith(" somebody else's")
+    assert report.refusals[message]["dtype=float32"] == 6
 
 
 def test_what_is_refused_is_tabulated_by_dim_and_the_rest_holds() -> None:
@@ -145,7 +148,9 @@ def test_what_is_refused_is_tabulated_by_dim_and_the_rest_holds() -> None:
 def test_a_kernel_that_lacks_memory_is_not_checked() -> None:
     report = checked("lacks_memory")
     assert set(statuses(report).values()) == {Status.NOT_CHECKED} and report.exit_code == 4
-    assert verdicts(report)[FORWARD].reasons == {"memory: tried to allocate 9 TiB": 6}
+    assert verdicts(report)[FORWARD].why is Reason.MEMORY
+    ((reason, cases),) = verdicts(report)[FORWARD].reasons.items()
+    assert "9 TiB" in reason and cases == 6
 
 
 @pytest.mark.parametrize(
@@ -171,7 +176,9 @@ def test_a_wrong_answer_is_violated_on_its_smallest_case(kernel: str, property_n
     (verdict,) = report.verdicts
     assert verdict.status is Status.VIOLATED and report.exit_code == 1
     assert any(message in finding.message for finding in counterexample(verdict).findings)
-    assert counterexample(verdict).case.endswith(f"{kernel} cpu float32 family=scaled B=1 N=1 seed=0")
+    target, device, case = parse(counterexample(verdict).case)
+    assert target.endswith(f":{kernel}") and device == "cpu"
+    assert case == Case("scaled", {"B": 1, "N": 1}, "float32", seed=0)
     assert counterexample(verdict).case in render([report], "terminal")
     same_again(verdict)
 
@@ -256,9 +263,9 @@ def test_an_error_of_one_property_is_one_entry_and_hides_no_violation(
     out, err = capsys.readouterr()
     said = " ".join(out.split())
     assert re.search(rf"! ERROR {JVP} {kernel}, float32, (\d) of \1 cases", said)
-    assert "error EmptyCheck: the property applies to the case but checked nothing" in said
+    assert "error EmptyCheck: " in said
     assert "forward_matches_the_oracle ✓" in said and ("✗ WRONG vjp_matches" in said) == (code == 1)
-    assert "internal error in jvp_matches_the_oracle; the traceback is in " in err
+    assert f"internal error in {JVP}; the traceback" in err
     case = counterexample(verdicts(checked(kernel))[JVP]).case
     assert replay(case, workers=0, property=JVP).exit_code == 3
     for view in ("json", "junit", "sarif", "github", "markdown", "html"):
@@ -272,7 +279,7 @@ def test_what_is_required_must_have_been_checked() -> None:
     assert report.exit_code == 0
     report = checked("refuses_all", require=(VJP,))
     assert report.exit_code == 4
-    assert f"--require {VJP}: no property that matches was checked" in report.unmet
+    assert any(unmet.startswith(f"--require {VJP}: ") for unmet in report.unmet)
     report = checked("right", FORWARD, require=(VJP,))
     assert report.exit_code == 4, "a required property that --property leaves out was not checked"
 
@@ -330,7 +337,9 @@ def test_a_case_is_shown_again_with_the_contracts_and_arguments_of_the_check(tmp
     (verdict,) = report.verdicts
     found = counterexample(verdict)
     assert verdict.status is Status.VIOLATED
-    assert found.command == f"gradoracle replay '{found.case}' --contract float32=tf32 --arg by=0.5"
+    assert shlex.split(found.command) == [
+        "gradoracle", "replay", found.case, "--contract", "float32=tf32", "--arg", "by=0.5"
+    ]  # fmt: skip
     assert found.command in render([report], "terminal")
     fields = {"contracts": request.contracts, "arguments": {"by": 0.5}}
     same_again(verdict, **fields)

@@ -30,8 +30,10 @@ from gradoracle.check.plan import plan, resolved
 from gradoracle.check.run import check
 from gradoracle.cli import main
 from gradoracle.execution import dask_pool, environment
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
 from gradoracle.model.job import Job
+from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import to_plain
 from gradoracle.model.verdict import Report, Status
 from gradoracle.project import provenance
@@ -106,7 +108,8 @@ def test_a_kernel_that_segfaults_has_crashed_as_in_one_process(address: str) -> 
     (verdict,) = there.verdicts
     assert told(there) == told(here) and verdict.status is Status.CRASHED
     assert verdict.counterexample is not None and verdict.cases_held > 0
-    assert verdict.counterexample.message == "forward: killed by signal 11 (segmentation fault)"
+    assert verdict.counterexample.crashed_in is Derivative.FORWARD
+    assert "signal 11" in verdict.counterexample.message
 
 
 class Killing(Progress):
@@ -163,16 +166,16 @@ def test_a_case_whose_workers_are_always_lost_has_crashed(address: str, monkeypa
     (verdict,) = report.verdicts
     assert report.cases_run == 3 and verdict.status is Status.CRASHED
     assert (verdict.cases_held, verdict.cases_crashed) == (2, 1)
-    assert verdict.counterexample is not None and "4 dask workers in a row were lost" in verdict.counterexample.message
+    assert verdict.counterexample is not None and "4 dask workers in a row" in verdict.counterexample.message
 
 
 def test_a_call_that_hangs_is_run_again_alone_and_then_called_so(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     report = check(request("hangs", examples=5, scheduler=address, call_seconds=0.3, shrink_seconds=0.1))
     (verdict,) = report.verdicts
     assert verdict.status is Status.CRASHED and (verdict.cases_crashed, report.cases_run) == (2, 5)
-    assert verdict.reasons == {
-        "forward was not called again: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
-    }
+    ((reason, cases),) = verdict.reasons.items()
+    assert verdict.why is Reason.BARRED and cases == verdict.cases_not_checked
+    assert reason.startswith("forward ") and "2 cases (time limit)" in reason
 
 
 def test_the_command_line_takes_it_and_a_profile_does(
@@ -242,7 +245,7 @@ def test_no_scheduler_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main.run(["check", f"{FILE}:right", "--scheduler", "tcp://127.0.0.1:1", "--device", "cpu"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1
-    assert err.startswith("gradoracle: no dask scheduler answers at --scheduler tcp://127.0.0.1:1: ")
+    assert "no dask scheduler " in err and "--scheduler tcp://127.0.0.1:1: " in err
 
 
 def test_without_the_extra_one_sentence_says_so(
@@ -251,9 +254,8 @@ def test_without_the_extra_one_sentence_says_so(
     real = importlib.util.find_spec
     monkeypatch.setattr(execute, "find_spec", lambda name: None if name == "distributed" else real(name))
     assert main.run(["check", f"{FILE}:right", "--scheduler", "tcp://host:8786", "--device", "cpu"]) == 2
-    assert capsys.readouterr().err == (
-        "gradoracle: distributed is not installed: needed for --scheduler, by pip install 'gradoracle[cluster]'\n"
-    )
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "distributed is not installed" in sentence and "pip install 'gradoracle[cluster]'" in sentence
 
 
 @pytest.mark.parametrize(
@@ -334,8 +336,8 @@ def by_value(function: Callable[[], None]) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("failing", "said"),
     [
-        (other_files, "tcp://late:1 cannot check it: it has another own.py; expected the same files"),
-        (unreadable, "a dask worker cannot judge cases: ImportError: no module named late"),
+        (other_files, "it has another own.py; "),
+        (unreadable, "ImportError: no module named late"),
     ],
 )
 def test_a_bad_worker_that_comes_late_keeps_what_is_known(
@@ -344,7 +346,7 @@ def test_a_bad_worker_that_comes_late_keeps_what_is_known(
     unfit(monkeypatch, 3, by_value(failing))
     report = check(request("loses_its_tail", examples=8, scheduler=address))
     assert report.cases_run == 3 and report.exit_code in (1, 4)
-    assert report.interrupted.endswith(f"{said}, after 3 of 8 cases")
+    assert said in report.interrupted and report.interrupted.endswith(", after 3 of 8 cases")
 
 
 def test_a_bad_worker_before_the_first_result_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +364,7 @@ def test_a_cluster_that_is_lost_while_a_case_is_made_smaller_keeps_what_is_known
     (verdict,) = report.verdicts
     assert report.cases_run == 8 and report.exit_code == 1
     assert verdict.status in (Status.VIOLATED, Status.CRASHED) and verdict.counterexample is not None
-    assert report.interrupted.endswith("expected the same files, while shrinking")
+    assert "it has another own.py; " in report.interrupted and report.interrupted.endswith(", while shrinking")
     assert verdict.counterexample.shrink_note == "shrinking was interrupted"
 
 
@@ -383,7 +385,7 @@ def test_a_cluster_that_loses_all_its_workers_keeps_what_is_known(monkeypatch: p
         monkeypatch.setattr(dask_pool.DaskPool, "_result", result)
         report = check(request("right", examples=8, scheduler=local.scheduler_address))
     assert report.exit_code == 4 and 2 <= report.cases_run < 8
-    assert "the dask cluster has had no worker for 1 s, after" in report.interrupted
+    assert report.interrupted.endswith(f" no worker for 1 s, after {report.cases_run} of 8 cases")
 
 
 def test_a_cluster_that_is_lost_while_it_is_looked_at_is_said(
@@ -394,7 +396,7 @@ def test_a_cluster_that_is_lost_while_it_is_looked_at_is_said(
 
     monkeypatch.setattr(dask_pool.Client, "run", lost)
     assert main.run(["check", f"{FILE}:right", "--scheduler", address, "--device", "cpu"]) == 2
-    assert capsys.readouterr().err == f"gradoracle: the dask scheduler at {address} was lost\n"
+    assert capsys.readouterr().err.endswith(f" {address} was lost\n")
 
 
 def test_memory_is_that_of_the_cluster_and_not_of_this_machine(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

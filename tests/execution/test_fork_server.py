@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -51,13 +52,15 @@ def test_a_program_ends_as_in_an_interpreter_of_its_own(program: str, code: int,
 
 def test_a_child_has_the_folder_environment_arguments_path_and_main_that_are_asked_for(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("SIZE = 5\n")
-    program = "import os, sys, mine; print(os.getcwd(), sorted(os.environ)[:1], sys.argv, mine.SIZE, __name__)"
+    facts = "[os.getcwd(), sorted(os.environ)[:1], sys.argv, mine.SIZE, __name__]"
+    program = f"import json, os, sys, mine; print(json.dumps({facts}))"
     with (tmp_path / "out").open("w+b") as out:
         child = fork_server.run(
             program, ["a b", "c"], path=[str(tmp_path), *sys.path], env={"AAA": "1"}, folder=str(tmp_path), stdout=out
         )
         assert child.wait(60) == 0
-    assert (tmp_path / "out").read_text() == f"{tmp_path} ['AAA'] ['-c', 'a b', 'c'] 5 __main__\n"
+    found = json.loads((tmp_path / "out").read_text())
+    assert found == [str(tmp_path), ["AAA"], ["-c", "a b", "c"], 5, "__main__"]
 
 
 def test_it_inherits_descriptors_and_reads_its_input(tmp_path: Path) -> None:

@@ -63,8 +63,7 @@ def test_a_limit_of_memory_makes_an_allocation_fail_and_no_more(pool: Pool) -> N
 
 def test_an_abort_for_lack_of_memory_is_no_fault_of_the_kernel(pool: Pool) -> None:
     crash = one(pool(), "aborts for lack of memory").crash
-    assert crash is not None and crash.kind == "memory"
-    assert crash.how == "killed by signal 6 (aborted) for lack of memory"
+    assert crash is not None and crash.kind == "memory" and "signal 6" in crash.how
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_a_hang_ends_at_the_limit_that_its_phase_announced(pool: Pool, kind: str
     hung, after = workers.run([(kind, 0.3), ("echo", "after")])
     assert hung.crash is not None and hung.crash.phase == "vjp"
     if kind != "close everything":
-        assert (hung.crash.how, hung.crash.kind) == ("exceeded its time limit of 0.3 s", "time limit")
+        assert hung.crash.kind == "time limit" and hung.crash.how.endswith(" 0.3 s")
     assert after.value == "after"
 
 
@@ -113,7 +112,7 @@ def test_a_rerun_alone_waits_for_the_others_and_stretches_the_limit(pool: Pool) 
     first = next(results)
     assert first.crash is not None and first.crash.kind == "time limit"
     again = workers.run_alone(first.job, limit_factor=3)
-    assert again.crash is not None and again.crash.how == "exceeded its time limit of 0.6 s"
+    assert again.crash is not None and again.crash.how.endswith(" 0.6 s")
     assert sorted(str(result.value) for result in results) == ["0.8", "last"]
 
 
@@ -139,7 +138,7 @@ def test_what_was_printed_by_earlier_jobs_is_left_out(pool: Pool) -> None:
 
 def test_a_fault_outside_of_a_kernel_comes_back_as_a_traceback(pool: Pool) -> None:
     fault, leaving, after = pool().run([("fault", None), ("exit outside", None), ("jobs so far", None)])
-    assert fault.crash is None and "ZeroDivisionError: a fault of our own" in fault.error
+    assert fault.crash is None and "ZeroDivisionError: a fault" in fault.error
     assert leaving.crash is None and "SystemExit: 4" in leaving.error
     assert after.value == 1  # in a fresh process
 

@@ -9,6 +9,7 @@ from places import TESTS
 
 from gradoracle.check.run import check, replay
 from gradoracle.cli import main
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Status
 from gradoracle.project.request import Request
@@ -22,10 +23,9 @@ def test_a_hang_names_the_option_and_its_replay_keeps_the_limit() -> None:
     report = check(Request(f"{FILE}:hangs", device="cpu", examples=6, call_seconds=0.25, **FIELDS))
     (verdict,) = report.verdicts
     assert verdict.status is Status.CRASHED and verdict.counterexample is not None
+    assert verdict.counterexample.crashed_in is Derivative.FORWARD
     said, command = verdict.counterexample.message, verdict.counterexample.command
-    assert said.startswith("forward: exceeded its time limit of 0.") and said.endswith(
-        "only slow, raise --call-seconds"
-    )
+    assert "its time limit of 0." in said and said.endswith(" --call-seconds")
     assert command.startswith("gradoracle replay ") and command.endswith(" --call-seconds 0.25")
 
 
@@ -37,12 +37,14 @@ def test_a_slow_kernel_is_judged_where_it_has_the_time(limit: float, status: Sta
 
 @pytest.mark.parametrize("given", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_limit_is_a_positive_number(given: float, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="call_seconds must be a positive number, got "):
+    with pytest.raises(UsageError, match=r"call_seconds .* got "):
         Request("sdpa", call_seconds=given)
     assert main.run(["replay", LINE.format("right"), "--call-seconds", str(given)]) == 2
-    assert f"--call-seconds must be a positive number, got {given:g}" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "--call-seconds " in err and f" got {given:g}" in err
 
 
 def test_a_script_has_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["replay", LINE.format("right"), "--script", "--call-seconds", "3"]) == 2
-    assert "--call-seconds cannot be combined with --script: a script has no time limit" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "--call-seconds cannot" in err and "combined with --script" in err

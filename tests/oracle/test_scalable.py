@@ -36,7 +36,7 @@ class Sums:
     algorithms = ()
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.asked: list[tuple[Any, ...]] = []
 
     def outgrown(self, dims: Mapping[str, int]) -> bool:
         return dims["N"] > LARGEST_TRACED
@@ -48,7 +48,7 @@ class Sums:
         return False
 
     def values(self, sample: Sample, derivative: Derivative) -> dict[str, Tensor]:
-        self.asked.append(f"values {derivative.value}")
+        self.asked.append(("values", derivative))
         out = sample.inputs["x"].double().cumsum(0)
         if derivative is Derivative.FORWARD:
             return {"out": out}
@@ -62,7 +62,7 @@ class Sums:
         return {"out": Enclosure(out, torch.zeros_like(out), torch.full_like(out, 1e-12))}
 
     def budgets(self, sample: Sample, derivative: Derivative, contract: Any, **options: Any) -> dict[str, Budget]:
-        self.asked.append(f"budgets {derivative.value} {options['stored']}")
+        self.asked.append(("budgets", derivative, options["stored"]))
         found = {}
         for name, value in self.values(sample, derivative).items():
             sigma = 2.0**-24 * (1 + value.abs()) * len(value) ** 0.5
@@ -100,7 +100,7 @@ def test_what_is_outgrown_is_never_traced_and_what_is_not_always_is() -> None:
             assert judge_property(prop, own).status is Status.HOLDS
         assert bool(own.oracle._graphs) is not served
         assert bool(SUMS.asked) is served
-    assert "budgets vjp {'out': 'float32', 'dx': 'float32'}" in SUMS.asked
+    assert ("budgets", Derivative.VJP, {"out": "float32", "dx": "float32"}) in SUMS.asked
 
 
 @pytest.mark.parametrize("size", [LARGEST_TRACED, 5000])

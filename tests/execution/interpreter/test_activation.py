@@ -114,7 +114,7 @@ assert not interpreter.is_active() and "TRITON_INTERPRET" not in os.environ
 """
     sentence = refusal(code)
     assert sentence.startswith(f"Triton {metadata.version('triton')} ") and method in sentence
-    assert sentence.endswith("use a Triton from 3.6.0 to 3.9.0.")
+    assert sentence.endswith(" from 3.6.0 to 3.9.0.")
 
 
 @interpreted.NEEDED
@@ -139,10 +139,8 @@ def refuse(self):
 blocks.index = launch._SCALARS["__index__"] = refuse
 """
     sentence = refusal(code)
-    assert sentence.startswith(
-        f"Triton {metadata.version('triton')} cannot interpret kernels with numpy {metadata.version('numpy')} ("
-    )
-    assert sentence.endswith("install triton==3.7.1 and numpy==2.4.6, which are tested together.")
+    assert sentence.startswith(f"Triton {metadata.version('triton')} ")
+    assert f" with numpy {metadata.version('numpy')} (" in sentence and "triton==3.7.1 and numpy==2.4.6" in sentence
 
 
 def test_the_tested_triton_is_that_of_the_constraints():
@@ -246,8 +244,8 @@ def fail():
 language.reach = fail
 """
     sentence = refusal(code)
-    assert "(ValueError: nothing like a function)" in sentence
-    assert sentence.endswith("use a Triton from 3.6.0 to 3.9.0.")
+    assert "(ValueError: nothing like" in sentence
+    assert sentence.endswith(" from 3.6.0 to 3.9.0.")
 
 
 METHODS = """
