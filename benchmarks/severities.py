@@ -168,15 +168,22 @@ def table(rows: Sequence[Row]) -> str:
 
 def sentence(rows: Iterable[Row]) -> str:
     """How many released kernels are wrong, lose precision or hold; each counts as its gravest dtype."""
-    kernels: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row.is_run:
-            kernels.setdefault((row.source, row.kernel), []).append(row)
-    count = Counter(min((row.now for row in each), key=NOW.index) for each in kernels.values())
-    first = sum(any(row.is_wrong_in_first_order for row in each) for each in kernels.values())
+    rows = list(rows)
+    count = kernels_by_severity(rows)
+    first = len({(row.source, row.kernel) for row in rows if row.is_run and row.is_wrong_in_first_order})
     others = ", ".join(f"{count[name]} {what}" for name, what in _OTHERS.items() if count[name])
     also = f"; {others}" if others else ""
-    return f"Of {len(kernels)} released kernels {count[WRONG]} are wrong, {first} in the forward or the VJP{also}."
+    return f"Of {count.total()} released kernels {count[WRONG]} are wrong, {first} in the forward or the VJP{also}."
+
+
+def kernels_by_severity(rows: Iterable[Row]) -> Counter[str]:
+    """How many kernels are of each severity; each counts as its gravest dtype."""
+    kernels: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row.is_run:
+            place = row.source, row.kernel
+            kernels[place] = min(row.now, kernels.get(place, row.now), key=NOW.index)
+    return Counter(kernels.values())
 
 
 _OTHERS = {

@@ -22,6 +22,7 @@ from hidden_faults import (
     table,
     write,
 )
+from pages import line_with, table_rows
 
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, MutantResult
@@ -148,9 +149,10 @@ def test_rows_are_kept_by_family_and_add_up(tmp_path: Path) -> None:
     assert [row.family for row in read(file)] == ["other", *["toy"] * 5]
     assert read(file)[1:] == [caught, caught, missed, seen, unseen]
     text = table(read(file))
-    assert (
-        "| toy | 3 | 2 | 66.7% | 1 unseen unscaled, 1 never hidden |" in text
-        and "| all | 4 | 3 | 75.0% | 1 unseen unscaled, 1 never hidden |" in text
-    )
-    assert text.count("seen widened from t = 0.25; as written by DECISIVE at 4 t") == 1
+    shown = {row["mutants"]: row for row in table_rows(text, "mutants")}
+    for name, hidden, share in (("toy", 3, "66.7%"), ("all", 4, "75.0%")):
+        row = shown[name]
+        assert (row["hidden"], row["caught"], row["share"]) == (str(hidden), str(hidden - 1), share)
+        assert row["not hidden"] == f"1 {UNSEEN}, 1 {SEEN}"
+    assert "DECISIVE" in line_with(text, f"from t = {missed.widened_from}")
     assert read(tmp_path / "none.csv") == []

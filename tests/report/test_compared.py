@@ -11,6 +11,7 @@ from test_sarif import log
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.verdict import exit_code
 from gradoracle.report.formats import render
+from gradoracle.report.summary import all_compared
 
 LINES = (
     Line(Kind.ACCURACY, Weight.RED, "accuracy fell", "triton_sdpa", "vjp_matches_the_oracle", "float16"),
@@ -31,13 +32,14 @@ def test_a_gate_is_red_by_its_red_lines_alone() -> None:
 
 
 def test_the_terminal_ends_with_the_outcome_of_all() -> None:
-    assert render(MADE, "terminal").endswith("✗ gate: sdpa: regression; 1 unchanged (exit code 1)\n")
-    alone = render([unchanged()], "terminal")
-    assert alone.endswith("✓ no kernel has changed since 1a2b3c4 (main), so none was checked (exit code 0)\n")
+    both, alone = all_compared(MADE), all_compared([unchanged()])
+    assert "sdpa: regression" in both and "1 unchanged" in both and "1a2b3c4 (main)" in alone
+    assert render(MADE, "terminal").endswith(f"\n✗ {both} (exit code 1)\n")
+    assert render([unchanged()], "terminal").endswith(f"\n✓ {alone} (exit code 0)\n")
 
 
 def test_markdown_leads_with_the_outcome_of_all() -> None:
-    assert render(MADE, "markdown").startswith("**✗ gate: sdpa: regression; 1 unchanged**")
+    assert render(MADE, "markdown").startswith(f"**✗ {all_compared(MADE)}**")
 
 
 def test_github_has_errors_for_what_is_red_and_notices_for_what_is_not() -> None:
@@ -58,8 +60,8 @@ def test_junit_fails_on_red_errs_on_open_and_skips_the_unchanged() -> None:
     tags = {test.get("name"): [child.tag for child in test] for test in sdpa.findall("testcase")}
     assert tags["accuracy: vjp_matches_the_oracle[float16]"] == ["failure"]
     assert tags["violated: vjp_matches_the_oracle[float32]"] == ["failure"]
-    assert tags["base: the base cannot be checked"] == ["error"]
-    assert tags["judge: acknowledged by Ann"] == ["system-out"]
+    _, open_, note = (f"{line.kind.value}: {line.text}" for line in LINES)
+    assert (tags[open_], tags[note]) == (["error"], ["system-out"])
     assert tags["adjoint_identity[float16]"] == ["system-out"]
     assert sdpa.get("failures") == "2" and lse.get("skipped") == "1" and lse.get("failures") == "0"
 

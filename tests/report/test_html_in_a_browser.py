@@ -118,13 +118,8 @@ def test_pictures_fit_and_are_drawn(opened: Any) -> None:
     )
     assert len(images) == 2 and all(image["width"] > 200 for image in images)
     texts = seen.execute_script("return [...document.querySelectorAll('svg text')].map(e => e.textContent.trim())")
-    assert {
-        "T",
-        "D",
-        "error in sigma, the largest of each cell",
-        "got",
-        "true (1 more NaN, infinite or too large)",
-    } <= set(texts)
+    assert {"T", "D", "got"} <= set(texts)
+    assert all(any(text.startswith(label) for text in texts) for label in ("error in sigma", "true (1 more NaN"))
 
 
 def test_nothing_is_fetched_and_nothing_complains(opened: Any) -> None:

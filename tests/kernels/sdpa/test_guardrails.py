@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 import torch
@@ -131,16 +132,20 @@ except ValueError as error:
 
 def test_a_cpu_tensor_without_the_interpreter_is_refused():
     said = compiling(PROGRAM.format(dtype="torch.float32", device="cpu"))
-    assert said == "q is on cpu: expected cuda, or TRITON_INTERPRET=1 set before this package is imported\n"
+    assert said.startswith("q is on cpu: expected cuda") and "TRITON_INTERPRET=1" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 def test_float64_on_a_gpu_is_refused():
     said = compiling(PROGRAM.format(dtype="torch.float64", device="cuda"))
-    assert said == "q has dtype torch.float64: expected float32, bfloat16 or float16 on a GPU\n"
+    given, _, wanted = said.partition(": expected ")
+    assert given == "q has dtype torch.float64" and said.count("\n") == 1
+    assert re.findall(r"b?float\d+", wanted) == ["float32", "bfloat16", "float16"]
 
 
 def test_bfloat16_is_refused_where_the_interpreter_would_multiply_raw_bits():
     program = PROGRAM.format(dtype="torch.bfloat16", device="cpu")
+    activated = f"from gradoracle.execution import interpreter; interpreter.activate(){program}"
     assert "multiplies as raw bits" in compiling(program, TRITON_INTERPRET="1")
-    assert compiling("from gradoracle.execution import interpreter; interpreter.activate()" + program) == "1.0\n"
+    assert compiling(activated) == "1.0\n"

@@ -182,7 +182,7 @@ def test_without_numba_it_gives_the_same_and_refuses_what_would_take_minutes(tmp
     saved = str(tmp_path / "plain.pt")
     script = WITHOUT_NUMBA.format(tests=str(Path(__file__).parents[3]), saved=saved)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "needs numba, which is not installed; install the extra" in done.stdout
+    assert "needs numba" in done.stdout
     inputs = random_walk({"B": 2, "T": 20, "C": 2, "K": 3}, projections=True)
     tangents = {n: t.flip(0).cos() for n, t in inputs.items() if n != "lengths"}
     compiled = [recursion.gradients(inputs, torch.ones(2)), recursion.hvp(inputs, tangents, torch.ones(2))]

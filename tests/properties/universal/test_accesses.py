@@ -46,8 +46,8 @@ def test_the_report_names_kernel_line_program_and_element():
     result = judged(INSIDE, of_sums(summing(more=1)), Case("sums", {"B": 3, "N": 10}), sums)
     first = next(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
     assert first.tensor == "launches of forward"
-    assert "recorded_kernels.py:" in first.message
-    assert "summed, program (3, 0, 0), reads X[+30 elements from its first] of shape [3, 10]" in first.message
+    for fact in ("recorded_kernels.py:", "summed", "program (3, 0, 0)", "reads X[+30 elements", "shape [3, 10]"):
+        assert fact in first.message
 
 
 @pytest.mark.parametrize(("more", "status"), [(0, Status.HOLDS), (1, Status.VIOLATED)])
@@ -81,7 +81,7 @@ def test_where_a_layout_is_refused_accesses_are_those_with_contiguous_inputs(pro
         result = judged(prop, of_sums(refusing_layouts(1)), case, sums)
         first = next(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
         assert first.tensor == "launches of contiguous inputs: forward"
-        assert "reads X[+30 elements from its first] of shape [3, 10]" in first.message
+        assert "reads X[+30 elements" in first.message and "shape [3, 10]" in first.message
 
 
 def test_a_kernel_that_refuses_contiguous_inputs_is_refused():
@@ -97,7 +97,7 @@ def test_partial_sums_that_pytorch_adds_up_must_be_written():
     result = judged(WRITTEN, of_sums(by_parts(missing=1)), case, sums)
     said = [finding.message for finding in result.findings if finding.outcome is Outcome.VIOLATED]
     assert len(said) == 2 and all("launches.py:" in message for message in said), "forward and vjp"
-    assert "aten.sum.dim_IntList, an operator of PyTorch, reads partials[2, 0], which was allocated" in said[0]
+    assert "aten.sum.dim_IntList" in said[0] and "reads partials[2, 0]" in said[0]
     assert judged(WRITTEN, of_sums(by_parts()), case, sums).status is Status.HOLDS
     assert judged(WRITTEN, of_sums(by_parts(missing=1, zeroed=True)), case, sums).status is Status.HOLDS
 
@@ -122,7 +122,7 @@ def test_what_autograd_reads_is_reported_as_its_own():
     kernel = Kernel("double", "double", lambda x: Tailed.apply(x * 1.0))
     result = judged(WRITTEN, kernel, Case("double", {"B": 3, "N": 10}), double)
     said = [finding.message for finding in result.findings if finding.outcome is Outcome.VIOLATED]
-    assert said and said[0].startswith("autograd: aten.mul.Tensor, an operator of PyTorch, reads self[2, 0], which")
+    assert said and said[0].startswith("autograd: aten.mul.Tensor") and "reads self[2, 0]" in said[0]
 
 
 def test_an_update_in_place_is_a_violation_of_a_shipped_kernel_and_noted_of_one_from_outside():
@@ -131,14 +131,10 @@ def test_an_update_in_place_is_a_violation_of_a_shipped_kernel_and_noted_of_one_
     result = judged(BARRIER, of_double(doubling("in place"), outside=True), case, double)
     assert result.status is not Status.VIOLATED
     noted = [finding for finding in result.findings if finding.outcome is Outcome.NOT_CHECKED]
-    assert (
-        noted
-        and "safe if the value stored to each element depends on the value loaded from it" in noted[0].message
-        and "stores X[0, 0]" in noted[0].message
-    )
+    assert noted and "safe if the value stored" in noted[0].message and "stores X[0, 0]" in noted[0].message
     assert result.status is Status.HOLDS
     (note,) = noted[0].notes
-    assert note.startswith("recorded_kernels.py:") and ": neighbours stores what it loaded" in note and "[0" not in note
+    assert note.startswith("recorded_kernels.py:") and ": neighbours stores" in note and "[0" not in note
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -160,7 +156,7 @@ def test_two_stores_without_a_barrier_are_noted_of_a_kernel_from_outside(order):
     result = judged(STORES, of_double(clearing(order), outside=True), case, double)
     assert result.status is not Status.VIOLATED
     noted = [finding.message for finding in result.findings if finding.outcome is Outcome.NOT_CHECKED]
-    assert noted and "safe if the same thread makes both stores to an element: recorded_kernels.py:" in noted[0]
+    assert noted and "safe if the same thread" in noted[0] and "recorded_kernels.py:" in noted[0]
 
 
 def test_a_kernel_without_triton_is_not_checked():

@@ -94,16 +94,10 @@ def test_a_correct_kernel_holds_or_says_why_it_is_not_checked(prop, seed):
             assert (result.status, result.reason) == (Status.NOT_CHECKED, "needs a GPU")
         elif prop.name in NEEDS_TRITON:
             assert result.status is Status.NOT_CHECKED
-            assert result.reason in (
-                "no Triton kernel was launched",
-                "needs Triton's interpreter, which records accesses: --device cpu",
-            )
+            assert "no Triton kernel" in result.reason or "needs Triton's interpreter" in result.reason
         elif result.status is not Status.HOLDS:
             assert result.status is Status.NOT_CHECKED, result
-            assert result.reason in (
-                "the kernel does not declare float64",
-                "no dim with independent members has more than one",
-            )
+            assert "float64" in result.reason or "independent members" in result.reason
 
 
 def test_a_family_has_no_property_that_its_signature_rules_out_for_every_case():
@@ -129,12 +123,8 @@ def test_a_family_has_no_property_that_its_signature_rules_out_for_every_case():
     alone = {"cube": {outputs, subsets, "hvp_of_some_inputs_alone"}, "outer": {outputs}, "dot": {outputs, members}}
     expected = {**alone, "weigh": {outputs}, "pick": set()}
     assert missing == {family: {*properties, whole} for family, properties in expected.items()}
-    assert (
-        no_such_property(weigh, outputs)
-        == f"{outputs} is a property of every family with two or more float outputs, which weigh is not"
-    )
-    assert no_such_property(weigh, "x*") == "no property of weigh matches 'x*'; see gradoracle list"
-    told = explanation(
-        next(prop for prop in UNIVERSAL if prop.name == outputs), ["every family with two or more float outputs"]
-    )
-    assert told.endswith("Families:      every family with two or more float outputs\n")
+    (own,) = (prop for prop in UNIVERSAL if prop.name == outputs)
+    held, unknown = no_such_property(weigh, outputs), no_such_property(weigh, "x*")
+    assert held.startswith(outputs) and own.families.words in held and "weigh" in held
+    assert "weigh" in unknown and "'x*'" in unknown and "gradoracle list" in unknown
+    assert explanation(own, [own.families.words]).endswith(f" {own.families.words}\n")

@@ -25,7 +25,7 @@ WEIGHED = Case("weigh", {"B": 3, "N": 7})
 
 def test_the_outputs_of_an_explicit_jvp_are_judged_where_it_gives_any():
     prop = PROPERTIES["the_outputs_of_an_explicit_jvp_match_the_oracle"]
-    assert prop.applies(CASE, RIGHT).startswith("the kernel has no explicit JVP")
+    assert "no explicit JVP" in prop.applies(CASE, RIGHT)
     silent = kernel(right, jvp=lambda *given: (None, jvp_of()(*given)[1]))
     assert judged(prop, silent).reason == "its JVP returns no outputs"
 

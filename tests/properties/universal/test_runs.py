@@ -89,10 +89,8 @@ def test_guardrails_are_held_to_argument_value_and_want():
     assert judged(BAD, kernel(unchecked)).status is Status.VIOLATED
     found = judged(BAD, kernel(curt))
     assert found.status is Status.VIOLATED
-    assert (
-        "does not name the argument (x) and the value given (int32) and what is expected"
-        in messages(found)["x of dtype int32"]
-    )
+    told = messages(found)["x of dtype int32"]
+    assert all(part in told for part in ("does not name", "(x)", "(int32)", "expected"))
     assert "raised TypeError" in messages(judged(BAD, kernel(typed)))["x of dtype int32"]
     assert judged(BAD, kernel(typed, outside=True)).status is Status.HOLDS
 
@@ -113,11 +111,14 @@ def test_an_error_of_the_interpreter_is_no_answer_of_an_outside_kernel():
         return right(x, y)
 
     found = judged(BAD, kernel(interpreted, outside=True))
-    assert found.status is Status.NOT_CHECKED
-    assert found.reason == (
-        "Triton's interpreter cannot run a program on: x of dtype int32, x with a rank too large, x on device meta, "
-        "x with a rank too small"
-    )
+    assert found.status is Status.NOT_CHECKED and "Triton's interpreter" in found.reason
+    arguments = found.reason.partition(": ")[2].split(", ")
+    assert set(arguments) == {
+        "x of dtype int32",
+        "x with a rank too large",
+        "x on device meta",
+        "x with a rank too small",
+    }
     assert judged(BAD, kernel(interpreted)).status is Status.VIOLATED  # a shipped kernel looks before it launches
 
     def broken(x, y):
@@ -182,7 +183,7 @@ def test_an_outside_kernel_may_take_what_the_definition_takes_and_no_more():
 
     found = judged(BAD, replace(outside, call=cut), replace(CASE, family="weigh"), weigh)
     assert found.status is Status.NOT_CHECKED
-    assert found.reason == "the kernel accepts arguments that the definition refuses: w with N larger by one"
+    assert "the definition refuses" in found.reason and found.reason.endswith(": w with N larger by one")
 
     def breaking(x, w):
         if w.shape[-1] != x.shape[-1]:
