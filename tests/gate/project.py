@@ -134,7 +134,7 @@ class Answer:
         return {each.tensor for each in findings if each.outcome is Outcome.VIOLATED}
 
     def edited_judges(self) -> dict[str, str]:
-        """What was edited that judges a kernel, unacknowledged: the piece, and whether it was added, removed, changed."""
+        """The pieces of the judge whose edit nobody acknowledged; whether each was added, removed or changed."""
         found = [EDITED.match(line.text) for line in self.lines(Kind.JUDGE, Weight.RED)]
         return {each[1]: each[2] for each in found if each is not None}
 

@@ -102,7 +102,8 @@ def test_an_explicit_derivative_hides_no_backward(clone: Project) -> None:
     clone.edit(KERNEL, ("@gradoracle.kernel(rmsnorm)", f"{explicit}@gradoracle.kernel(rmsnorm, vjp=_vjp)"))
     clone.edit(KERNEL, ("return dx.to(x.dtype)", "return 0 * dx.to(x.dtype)"))
     found = clone.answer("--base", "main")
-    assert found.code == 1 and found.edited_judges() == {"the entry points of kernel my_rmsnorm": "changed"}
+    ((piece, edit),) = found.edited_judges().items()
+    assert found.code == 1 and "entry points" in piece and "my_rmsnorm" in piece and edit == "changed"
     assert found.regressed() == {("vjp_matches_the_oracle", "float32")}
 
 
