@@ -81,7 +81,7 @@ def test_what_it_writes_runs_once_the_definition_is_filled_in(
 ) -> None:
     file = Path(f"{kernel}_family.py")
     code, out, err = run("new", f"mine.py:{kernel}", *like)
-    assert (code, err) == (0, "") and out.startswith(f"{file} is written")
+    assert (code, err) == (0, "") and out.startswith(f"{file} is written") and "fill in" in out
     code, out, err = run("check", str(file), *FEW)
     assert (code, out) == (2, "") and f"fill in {kernel}_definition in {file}, then run" in err
     empty = file.read_text()

@@ -206,7 +206,7 @@ def test_integer_and_bool_outputs_are_compared(run: Run) -> None:
     ):
         found, out, _ = checked(run, kernel, "best", "one", *few)
         assert found == code, out
-        assert code or "out1[A] int64, out2[A] bool;" in told(out)
+        assert code or ("x[A B] -> out0[A], " in told(out) and "out1[A] int64, out2[A] bool;" in told(out))
         assert "not compared" not in out
         assert named in told(out)
         violated = ("WRONG", "integer_outputs_equal_those_of_the_definition", kernel)
@@ -230,7 +230,7 @@ def test_an_output_that_cannot_be_compared_is_named(run: Run) -> None:
 
 def test_the_parameters_of_a_module_are_inputs(run: Run) -> None:
     code, out, _ = checked(run, "layer", "linear", "rows")
-    assert code == 0 and "weight[C B], bias[C] -> out" in told(out)
+    assert code == 0 and "input[A B], weight[C B], " in told(out) and "bias[C] -> out[A C]" in told(out)
     code, out, _ = checked(run, "layer", "twice", "rows")
     assert code == 1
 
