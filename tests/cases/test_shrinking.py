@@ -63,7 +63,7 @@ def test_what_does_not_matter_is_shrunk_away(violates: Callable[[Case], bool], e
 
 def test_a_decent_case_comes_after_few_calls() -> None:
     smallest, note, calls = shrunk(lambda c: c.dims["M"] > 64 and c.dtype == "bfloat16", calls=14, dtypes=("bfloat16",))
-    assert note == "shrinking stopped after 14 cases" and len(calls) == 14
+    assert "14 cases" in note and len(calls) == 14
     assert not smallest.draws and not smallest.options and smallest.dims["B"] == smallest.dims["T"] == 1
 
 
@@ -83,10 +83,10 @@ def test_shrinking_is_boxed_in_time() -> None:
 
     started = time.monotonic()
     smallest, note, calls = shrunk(slow, seconds=0.15)
-    assert time.monotonic() - started < 5 and note == "the time for shrinking was used up"
+    assert time.monotonic() - started < 5 and "time for shrinking" in note
     assert 1 <= len(calls) <= 8 and smallest != RICH
     unshrunk, note, calls = shrunk(slow, seconds=0)
-    assert (unshrunk, note, calls) == (RICH, "the time for shrinking was used up", [])
+    assert (unshrunk, calls) == (RICH, []) and "time for shrinking" in note
 
 
 def test_a_case_that_is_already_smallest_needs_no_call() -> None:

@@ -220,9 +220,8 @@ def test_a_definition_that_does_not_take_every_number_of_dims_is_told_how_to_say
 
 
 def test_the_listing_shows_the_annotation() -> None:
-    assert (
-        signature(picked.signature)
-        == "(x[*batch T], keep[*batch T] int, index[*batch] int, w[T]) -> y[*batch T], sum[*batch]"
-    )
+    inputs, _, outputs = signature(picked.signature).partition(" -> ")
+    assert inputs.strip("()").split(", ") == ["x[*batch T]", "keep[*batch T] int", "index[*batch] int", "w[T]"]
+    assert outputs.split(", ") == ["y[*batch T]", "sum[*batch]"]
     fixed: Family = picked.at({"batch0": 1, "T": 1})
     assert signature(fixed.signature).startswith("(x[batch0 T], ") and fixed.at({"T": 1}) is fixed

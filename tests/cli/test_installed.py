@@ -62,6 +62,6 @@ def test_the_commands_that_run_a_kernel_say_so(clone: Path, words: tuple[str, ..
     (clone / "kernels/sdpa/gradients.py").write_text("")
     done = gradoracle(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("gradoracle: sdpa means the installed ")
-    assert "differs from kernels/sdpa/gradients.py of this tree" in done.stderr
+    assert done.stderr.startswith("gradoracle: sdpa means ")
+    assert "differs from kernels/sdpa/gradients.py" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import subprocess
@@ -111,7 +112,7 @@ def test_defaults_are_those_of_the_request(engine: Check, run: Run) -> None:
 def test_all_and_several_targets_are_checked_each_once(engine: Check, run: Run) -> None:
     code, out, _ = run("check", "sdpa", "all")
     assert [request.target for request in engine.asked] == ["sdpa", "lse"]
-    assert code == 0 and "2 targets: sdpa: holds, lse: holds (exit code 0)" in out
+    assert code == 0 and "sdpa: holds, lse: holds" in out
 
 
 @pytest.mark.parametrize(
@@ -156,21 +157,21 @@ def test_an_output_that_becomes_unwritable_loses_nothing(engine: Check, run: Run
     engine.check = vanish  # type: ignore[method-assign]
     code, out, err = run("check", "sdpa", "--format", "json", "--output", str(folder / "report.json"))
     assert code == 2 and '"exit_code": 0' in out and "every checked property holds" in out
-    assert err.startswith("gradoracle: --output ") and "its content is printed instead" in err
+    assert err.startswith("gradoracle: --output ") and "printed instead" in err
 
 
 def test_what_was_known_before_a_fault_is_shown(engine: Check, run: Run) -> None:
     engine.answers = [made(), RuntimeError("a bug")]
     code, out, err = run("check", "sdpa", "lse")
-    assert code == 3 and "sdpa: every checked property holds" in out
-    assert err.startswith("gradoracle: internal error: RuntimeError: a bug; the traceback is in ")
+    assert code == 3 and "✓ sdpa: " in out
+    assert err.startswith("gradoracle: internal error: ") and "RuntimeError: a bug" in err and "traceback" in err
 
 
 def test_a_fault_hides_no_violation(engine: Check, run: Run) -> None:
     engine.answers = [made("lse", Status.VIOLATED), RuntimeError("a bug")]
     code, out, err = run("check", "lse", "sdpa")
     assert code == 1 and "lse: 1 fault" in out
-    assert err.startswith("gradoracle: internal error: RuntimeError: a bug; the traceback is in ")
+    assert err.startswith("gradoracle: internal error: ") and "RuntimeError: a bug" in err and "traceback" in err
 
 
 @pytest.mark.parametrize(("first", "code"), [(Status.HOLDS, 4), (Status.VIOLATED, 1)])
@@ -187,9 +188,10 @@ def test_an_interrupted_target_is_the_last(engine: Check, run: Run) -> None:
 
 
 def test_a_usage_error_of_a_later_target_comes_after_the_report(engine: Check, run: Run) -> None:
-    engine.answers = [made(), UsageError("no property of lse matches 'x'")]
+    mistake = "no property of lse matches 'x'"
+    engine.answers = [made(), UsageError(mistake)]
     code, out, err = run("check", "sdpa", "lse")
-    assert (code, err) == (2, "gradoracle: no property of lse matches 'x'\n")
+    assert (code, err) == (2, f"gradoracle: {mistake}\n")
     assert "every checked property holds" in out
 
 
@@ -204,7 +206,7 @@ def test_a_fault_shows_its_traceback_only_where_asked(
     assert str(kept) in err and "over two lines" in kept.read_text()
     monkeypatch.setenv("GRADORACLE_TRACEBACK", "1")
     engine.answers = [RuntimeError("a bug")]
-    assert "Traceback (most recent call last)" in run("check", "sdpa")[2]
+    assert "Traceback (most recent" in run("check", "sdpa")[2]
 
 
 @pytest.mark.parametrize(
@@ -301,23 +303,21 @@ def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_list_names_families_kernels_properties_and_presets(catalogue: None, run: Run) -> None:
     code, out, _ = run("list")
     assert code == 0
-    assert "  double(x[B N], *, negate=False) -> out[B N]\n      kernels: added\n" in out
-    assert "properties of every family (1)\n  rows_sum_to_one\n      Each row of P sums to 1.\n" in out
-    assert "  tf32         for float32\n" in out
+    lines = [line.strip() for line in out.splitlines()]
+    assert lines[lines.index("kernels: added") - 1].split(", ") == ["double(x[B N]", "*", "negate=False) -> out[B N]"]
+    assert lines[lines.index("rows_sum_to_one") + 1] == "Each row of P sums to 1."
+    assert "every family (1)" in lines[lines.index("rows_sum_to_one") - 1]
+    assert ["tf32", "for", "float32"] in [line.split() for line in lines]
 
 
 def test_explain_prints_the_contract_of_a_property(catalogue: None, run: Run) -> None:
     code, out, _ = run("explain", "rows_*")
     assert code == 0
-    assert out.splitlines() == [
-        "rows_sum_to_one",
-        "  Each row of P sums to 1.",
-        "  Holds because: softmax divides by the row's sum.",
-        "  Catches:       a row normalised by another's sum.",
-        "  Cannot catch:  mass moved within a row.",
-        "  Needs:         forward",
-        "  Families:      every family",
-    ]
+    name, statement, *parts = (line.strip() for line in out.splitlines())
+    assert (name, statement) == ("rows_sum_to_one", "Each row of P sums to 1.")
+    docstring = [line for line in (inspect.getdoc(rows_sum_to_one.judge) or "").splitlines() if ": " in line]
+    assert len(docstring) == 3
+    assert [" ".join(line.split()) for line in parts] == [*docstring, "Needs: forward", "Families: every family"]
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_doctor_says_what_is_missing_and_whether_that_matters(monkeypatch: pytes
     assert code == 0 and "absent   numba" in out and "pip install numba" in out
     found.append(environment.Facility("triton", "", "kernels", "pip install triton"))
     code, out, _ = run("doctor")
-    assert code == 1 and "MISSING  triton" in out and "gradoracle cannot run here: triton missing" in out
+    assert code == 1 and "MISSING  triton" in out and "triton missing" in out
 
 
 def test_a_reader_that_has_gone_does_not_change_the_exit_code(tmp_path: Path) -> None:

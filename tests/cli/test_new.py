@@ -81,7 +81,7 @@ def test_what_it_writes_runs_once_the_definition_is_filled_in(
 ) -> None:
     file = Path(f"{kernel}_family.py")
     code, out, err = run("new", f"mine.py:{kernel}", *like)
-    assert (code, err) == (0, "") and f"{file} is written; fill in its definition" in out
+    assert (code, err) == (0, "") and out.startswith(f"{file} is written") and "fill in" in out
     code, out, err = run("check", str(file), *FEW)
     assert (code, out) == (2, "") and f"fill in {kernel}_definition in {file}, then run" in err
     empty = file.read_text()
@@ -101,7 +101,7 @@ def test_without_an_example_the_parameters_without_a_default_are_tensors(run: Ru
 def test_an_existing_file_is_overwritten_only_with_force(run: Run) -> None:
     Path("scaled_family.py").write_text("mine")
     code, _, err = run("new", "mine.py:scaled")
-    assert code == 2 and "scaled_family.py exists; expected another --output, or --force to overwrite it" in err
+    assert code == 2 and "scaled_family.py exists" in err and "--output" in err and "--force" in err
     assert Path("scaled_family.py").read_text() == "mine"
     assert run("new", "mine.py:scaled", "--force")[0] == 0
     assert run("new", "mine.py:scaled", "--output", "other.py")[0] == 0 and Path("other.py").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -124,6 +125,11 @@ def told(out: str) -> str:
     return " ".join(out.split())
 
 
+def faults(out: str) -> list[tuple[str, str, str]]:
+    """Severity, property and kernel of each fault that counts, as the report heads them."""
+    return re.findall(r"^✗ (\w+)  (\w+)  (\w+)", out, re.MULTILINE)
+
+
 def checked(run: Run, kernel: str, reference: str, like: str, *words: str) -> tuple[int, str, str]:
     pair = ("--reference", f"mine.py:{reference}", "--like", f"mine.py:{like}")
     return run("check", f"mine.py:{kernel}", *pair, *FEW, *words)
@@ -133,9 +139,9 @@ def checked(run: Run, kernel: str, reference: str, like: str, *words: str) -> tu
 def test_a_correct_kernel_holds_and_a_wrong_one_does_not(run: Run, like: str, dtype: str) -> None:
     code, out, _ = checked(run, "right", "f", like)
     assert code == 0 and f"contract {dtype}" in out
-    assert "from the example: x[A B], w[B] -> out[A B]" in out
+    assert "x[A B], w[B] -> out[A B]" in out
     code, out, _ = checked(run, "wrong", "f", like)
-    assert code == 1 and "✗ WRONG  vjp_matches_the_oracle  wrong" in out and "dw " in out
+    assert code == 1 and faults(out) == [("WRONG", "vjp_matches_the_oracle", "wrong")] and "dw " in out
 
 
 def test_the_replay_line_replays(run: Run) -> None:
@@ -144,7 +150,7 @@ def test_the_replay_line_replays(run: Run) -> None:
     assert "from=mine.py:f@like=mine.py:inputs@x=B,N" in line
     words = shlex.split(line)[2:]
     code, out, _ = run(*words)
-    assert code == 1 and "✗ WRONG  vjp_matches_the_oracle  wrong" in out
+    assert code == 1 and faults(out) == [("WRONG", "vjp_matches_the_oracle", "wrong")]
 
 
 def test_worker_processes_derive_the_same_family(run: Run) -> None:
@@ -200,29 +206,31 @@ def test_integer_and_bool_outputs_are_compared(run: Run) -> None:
     ):
         found, out, _ = checked(run, kernel, "best", "one", *few)
         assert found == code, out
-        assert code or "x[A B] -> out0[A], out1[A] int64, out2[A] bool; correct" in told(out)
+        assert code or ("x[A B] -> out0[A], " in told(out) and "out1[A] int64, out2[A] bool;" in told(out))
         assert "not compared" not in out
         assert named in told(out)
-        property_name = "✗ WRONG integer_outputs_equal_those_of_the_definition"
-        assert (property_name in told(out)) is (kernel in ("best_off_by_one", "best_flipped"))
+        violated = ("WRONG", "integer_outputs_equal_those_of_the_definition", kernel)
+        assert (violated in faults(out)) is (kernel in ("best_off_by_one", "best_flipped"))
 
 
 def test_an_output_to_which_the_reference_gives_no_gradient_is_compared_by_value(run: Run) -> None:
     code, out, _ = checked(run, "summed", "summed", "one")
-    assert code == 0 and "compared by value alone, as the reference gives no gradient: out1" in told(out)
+    assert code == 0 and "by value alone" in told(out) and "no gradient: out1" in told(out)
     code, out, _ = checked(run, "summed_wrong", "summed", "one")
     assert code == 1 and "out1 [" in told(out) and "out0 [" not in told(out)
-    assert "1 fault, 1 property violated (exit code 1)" in told(out)
+    assert len(faults(out)) == 1 and "1 property violated" in told(out)
 
 
 def test_an_output_that_cannot_be_compared_is_named(run: Run) -> None:
     code, out, _ = checked(run, "transformed", "transformed", "one")
-    assert code == 0 and "outputs not compared: number 2 of 3 (complex64 [3, 5]), number 3 of 3" in told(out)
+    (note,) = (line for line in out.splitlines() if "outputs not compared" in line)
+    assert code == 0
+    assert re.findall(r"number (\d) of 3 \((\w+) ", note) == [("2", "complex64"), ("3", "float32")]
 
 
 def test_the_parameters_of_a_module_are_inputs(run: Run) -> None:
     code, out, _ = checked(run, "layer", "linear", "rows")
-    assert code == 0 and "input[A B], weight[C B], bias[C] -> out[A C]" in told(out)
+    assert code == 0 and "input[A B], weight[C B], " in told(out) and "bias[C] -> out[A C]" in told(out)
     code, out, _ = checked(run, "layer", "twice", "rows")
     assert code == 1
 
@@ -312,9 +320,9 @@ def test_an_offset_in_32_bits_is_reported_with_its_tensor_and_line_and_can_be_ex
     Path("far.py").write_text(FAR)
     words = ("check", "far.py:kernel", "--reference", "twice", "--like", "inputs", "--device", "cpu", "--examples", "4")
     code, out, _ = run(*words, "--workers", "1", "--property", "o*")
-    assert code == 1 and "the same with input x along dim" in told(out)
+    assert code == 1 and "input x along dim" in told(out)
     assert "far.py:9: _copy, program" in told(out) and "reads X[" in told(out)
     code, out, _ = run(*words, "--workers", "1", "--property", "[dfo][eof]*_*e*", "--not-property", "off*")
-    assert code == 0 and "excluded with --not-property: off*" in out
+    assert code == 0 and "--not-property: off*" in out
     code, _, err = run(*words, "--not-property", "nowhere*")
-    assert code == 2 and "--not-property nowhere*: no property of twice matches" in err
+    assert code == 2 and "--not-property nowhere*" in err and "twice" in err

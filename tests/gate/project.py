@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from programs import gradoracle
 
+from gradoracle.model.comparison import Comparison, Kind, Line, Weight
+from gradoracle.model.fault import VerdictKey
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Report, Status
 from gradoracle.project.cache import VARIABLE
+from gradoracle.report.json import read
 
 KERNEL = "my_kernels/rmsnorm.py"
 HELPER = "my_kernels/scaling.py"
@@ -74,6 +80,65 @@ def my_rmsnorm(x, w):
 IDENTITY = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
+EDITED = re.compile(r"(.*?): (added|removed|changed)\b")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a gate answers.
+
+    Attributes:
+        code: its exit code.
+        reports: a report for each target; none where it ended in a mistake.
+        err: its progress and its mistake.
+    """
+
+    code: int
+    reports: list[Report]
+    err: str
+
+    @property
+    def report(self) -> Report:
+        """That of the only target."""
+        (found,) = self.reports
+        return found
+
+    @property
+    def comparison(self) -> Comparison:
+        """That of the only target."""
+        assert self.report.comparison is not None
+        return self.report.comparison
+
+    def lines(self, kind: Kind, weight: Weight | None = None) -> list[Line]:
+        """The lines of a kind, of one weight or of all, of every target."""
+        every = [line for report in self.reports if report.comparison for line in report.comparison.lines]
+        return [line for line in every if line.kind is kind and weight in (None, line.weight)]
+
+    def says(self, kind: Kind, weight: Weight) -> str:
+        """The texts of the lines of a kind and a weight, one below the other."""
+        return "\n".join(line.text for line in self.lines(kind, weight))
+
+    def regressed(self) -> set[tuple[str, str]]:
+        """Property and dtype of each fault's leading verdict that held in the base and is violated in the change."""
+        violated = {each.key for report in self.reports for each in report.verdicts if each.status is Status.VIOLATED}
+        return {
+            (line.property_name, line.dtype)
+            for line in self.lines(Kind.VIOLATED, Weight.RED)
+            if VerdictKey(line.property_name, line.kernel, line.dtype) in violated and " held in the base " in line.text
+        }
+
+    def wrong_tensors(self, property_name: str) -> set[str]:
+        """The tensors that violate a property, in the counterexamples of all dtypes."""
+        shown = [each.counterexample for each in self.report.verdicts if each.property_name == property_name]
+        findings = [each for one in shown if one is not None for each in one.findings]
+        return {each.tensor for each in findings if each.outcome is Outcome.VIOLATED}
+
+    def edited_judges(self) -> dict[str, str]:
+        """The pieces of the judge whose edit nobody acknowledged; whether each was added, removed or changed."""
+        found = [EDITED.match(line.text) for line in self.lines(Kind.JUDGE, Weight.RED)]
+        return {each[1]: each[2] for each in found if each is not None}
+
+
 @dataclass(frozen=True)
 class Project:
     """A clone of it."""
@@ -112,6 +177,11 @@ class Project:
         own = {**os.environ, **({} if cache is None else {VARIABLE: str(cache)}), **(environment or {})}
         done = gradoracle("gate", *words, *kept, cwd=self.folder, env=own)
         return done.returncode, done.stdout, done.stderr
+
+    def answer(self, *words: str, environment: dict[str, str] | None = None, cache: Path | None = None) -> Answer:
+        """What the gate in it answers, as data; arguments as of ``gate``."""
+        code, out, err = self.gate(*words, "--format", "json", environment=environment, cache=cache)
+        return Answer(code, read(out) if out else [], err)
 
 
 def project(folder: Path) -> Project:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from gate.project import CONFIG, HELPER, KERNEL, Project
 
+from gradoracle.model.comparison import Kind, Weight
+
 SCALED = (KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
 
 
@@ -21,7 +23,7 @@ def test_a_refactoring_is_checked_and_green(clone: Project) -> None:
     clone.edit(KERNEL, ("gw", "weighted"))
     code, out, err = clone.gate("--base", "main")
     assert code == 0, out + err
-    assert "rmsnorm: no worse than" in out and "1 of 1 kernels to check: rmsnorm" in err
+    assert "rmsnorm: no worse than" in out and "1 of 1 kernels" in err
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["dirty", "committed"])
@@ -30,42 +32,44 @@ def test_a_scale_off_by_one_thousandth_is_red_on_the_gradient(clone: Project, co
     clone.edit(*SCALED)
     if committed:
         clone.commit()
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "✗ violated vjp_matches_the_oracle held in the base and is violated in float32 (in the" in out
-    assert "forward_matches_the_oracle held" not in out
-    assert "\n  dx " in out
+    found = clone.answer("--base", "main")
+    assert found.code == 1 and found.regressed() == {("vjp_matches_the_oracle", "float32")}
+    assert found.wrong_tensors("vjp_matches_the_oracle") == {"dx"}
 
 
 def test_a_fault_in_a_helper_is_a_change_of_the_kernel(clone: Project) -> None:
     clone.edit(HELPER, ("+ eps)", "+ eps).bfloat16().float()"))
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "forward_matches_the_oracle held in the base and is violated" in out
+    found = clone.answer("--base", "main")
+    assert found.code == 1 and found.regressed() == {("forward_matches_the_oracle", "float32")}
 
 
 def test_what_the_base_breaks_too_is_a_note(clone: Project) -> None:
     clone.edit(*SCALED)
     clone.commit("a base that is wrong")
     clone.edit(KERNEL, ("gw", "weighted"))
+    found = clone.answer("--base", "HEAD")
+    (line,) = found.comparison.lines
+    assert found.code == 0 and (line.kind, line.weight) == (Kind.VIOLATED, Weight.NOTE)
+    assert (line.property_name, line.dtype) == ("vjp_matches_the_oracle", "float32")
     code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 0
-    assert "vjp_matches_the_oracle is violated in float32, and was violated in the base on the same cases" in out
-    assert "· WRONG" in out and "✗ WRONG" not in out
+    assert code == 0 and "· WRONG" in out and "✗ WRONG" not in out
 
 
 def test_cases_that_are_refused_now_are_a_regression(clone: Project) -> None:
     clone.edit(
         KERNEL, ("    return _Norm", "    if x.shape[1] > 32:\n        raise ValueError('narrow')\n    return _Norm")
     )
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "decided in the base but not in the change" in out and "narrow" in out
+    found = clone.answer("--base", "main")
+    assert found.code == 1 and "narrow" in found.says(Kind.UNCHECKED, Weight.RED)
+    assert {line.property_name for line in found.lines(Kind.UNCHECKED)} == {"forward_matches_the_oracle"}
 
 
 def test_accuracy_that_fell_within_its_budget_is_a_regression(clone: Project) -> None:
     checkered = "torch.where(torch.arange(dx.numel()).reshape(dx.shape) % 2 == 0, 1, -1)"
     clone.edit(KERNEL, ("return dx.to", f"dx = dx + dx * 2**-24 * {checkered}\n        return dx.to"))
-    code, out, _ = clone.gate("--base", "main", "--examples", "180")
-    assert code == 1 and "accuracy fell: rms error of dx in float32" in out
-    assert "is violated" not in out
+    found = clone.answer("--base", "main", "--examples", "180")
+    assert found.code == 1 and "rms error of dx in float32" in found.says(Kind.ACCURACY, Weight.RED)
+    assert found.lines(Kind.VIOLATED) == []
 
 
 def test_a_kernel_that_cannot_be_imported_is_red_and_a_base_that_cannot_is_open(clone: Project) -> None:
@@ -83,16 +87,22 @@ def test_a_base_that_cannot_be_imported_hides_no_violation(clone: Project) -> No
     clone.commit("broken")
     clone.edit(HELPER, ("import torchh", "import torch"))
     clone.edit(*SCALED)
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "✗ violated vjp_matches_the_oracle is violated" in out
+    found = clone.answer("--base", "HEAD")
+    (line,) = found.lines(Kind.VIOLATED, Weight.RED)
+    assert found.code == 1 and (line.property_name, line.dtype) == ("vjp_matches_the_oracle", "float32")
+    assert found.regressed() == set(), "of a base that cannot be imported nothing is known"
 
 
 def test_kernels_that_come_and_go(clone: Project) -> None:
     text = (clone.folder / CONFIG).read_text()
     (clone.folder / CONFIG).write_text(text.replace("kernels.rmsnorm", "kernels.normalised"))
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "rmsnorm was checked in the base and no longer exists in this tree" in out
-    assert "normalised is new: it is judged by its own definition" in out and "normalised: no regression" in out
+    found = clone.answer("--base", "main")
+    by_name = {report.target: report for report in found.reports}
+    gone, new = by_name["rmsnorm"].comparison, by_name["normalised"].comparison
+    assert found.code == 1 and gone is not None and new is not None
+    assert [(line.kind, line.weight) for line in gone.lines] == [(Kind.UNCHECKED, Weight.RED)]
+    assert [(line.kind, line.weight) for line in new.lines] == [(Kind.BASE, Weight.NOTE)]
+    assert "normalised is new" in new.lines[0].text and by_name["normalised"].exit_code == 0
 
 
 def test_a_base_without_gradoracle_leaves_the_kernels_new(clone: Project) -> None:
@@ -144,7 +154,6 @@ def test_all_formats_at_once(clone: Project, tmp_path: Path) -> None:
     assert code == 1 and "✗ gate: rmsnorm: regression" in out
     written = {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()}
     assert '"weight": "red"' in written["json"] and "<failure" in written["junit"]
-    assert f"::error title=wrong vjp_matches_the_oracle%2C my_rmsnorm in float32,file={KERNEL},line=" in (
-        written["github"].replace(", ", "%2C ")
-    )
+    (alarm,) = (line for line in written["github"].splitlines() if line.startswith("::error title=wrong "))
+    assert "vjp_matches_the_oracle%2C my_rmsnorm" in alarm and f"in float32,file={KERNEL},line=" in alarm
     assert '"level": "error"' in written["sarif"] and "gate: rmsnorm: regression" in written["markdown"]

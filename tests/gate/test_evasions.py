@@ -8,7 +8,10 @@ import pytest
 from gate.project import CONFIG, HELPER, KERNEL, Project
 from gate.test_baseline import FILE, save
 
+from gradoracle.model.comparison import Kind, Weight
+
 THRICE = ("return torch", "return 3 * torch")
+FORWARD = {("forward_matches_the_oracle", "float32")}
 DEFINITION = "torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)"
 
 
@@ -16,8 +19,8 @@ def test_a_package_that_hides_a_module_is_a_change(clone: Project) -> None:
     text = (clone.folder / HELPER).read_text()
     (clone.folder / "my_kernels/scaling").mkdir()
     (clone.folder / "my_kernels/scaling/__init__.py").write_text(text.replace(*THRICE))
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "forward_matches_the_oracle held in the base and is violated" in out
+    found = clone.answer("--base", "main")
+    assert found.code == 1 and found.regressed() == FORWARD
 
 
 def test_a_source_of_another_language_next_to_a_module_is_a_change(clone: Project) -> None:
@@ -33,11 +36,10 @@ def test_a_project_below_the_top_of_its_clone(clone: Project) -> None:
     clone.commit("below")
     below = Project(clone.folder / "sub")
     below.edit(HELPER, THRICE)
-    code, out, _ = below.gate("--base", "HEAD")
-    assert code == 1 and "forward_matches_the_oracle held in the base and is violated" in out
+    found = below.answer("--base", "HEAD")
+    assert found.code == 1 and found.regressed() == FORWARD
     (below.folder / "my_kernels" / CONFIG).write_text((below.folder / CONFIG).read_text().replace("my_kernels/", ""))
-    code, out, _ = Project(below.folder / "my_kernels").gate("--base", "HEAD")
-    assert code == 1
+    assert Project(below.folder / "my_kernels").gate("--base", "HEAD")[0] == 1
 
 
 def test_a_package_without_init_brings_its_own_modules(clone: Project) -> None:
@@ -47,8 +49,8 @@ def test_a_package_without_init_brings_its_own_modules(clone: Project) -> None:
     )
     clone.commit("a namespace package")
     clone.edit(HELPER, THRICE)
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "forward_matches_the_oracle held in the base and is violated" in out
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 1 and found.regressed() == FORWARD
 
 
 def test_a_family_in_a_file_of_its_own_is_part_of_the_judge(clone: Project) -> None:
@@ -61,8 +63,8 @@ def test_a_family_in_a_file_of_its_own_is_part_of_the_judge(clone: Project) -> N
     clone.edit(CONFIG, ('rmsnorm.py"', 'rmsnorm.py:my_rmsnorm"\nfamily = "definitions.py:rmsnorm"'))
     clone.commit("a definition apart")
     clone.edit("definitions.py", ("return x", "return 3 * x"))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "the definition of rmsnorm: changed" in out
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 1 and "the definition of rmsnorm" in found.edited_judges()
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_a_helper_of_the_definition_is_part_of_the_judge(clone: Project, before:
     clone.edit(HELPER, ("import torch", helper))
     clone.commit("a helper")
     clone.edit(HELPER if "scaling" in after else KERNEL, ("keepdim=True) + 1e-6)\n", "keepdim=True) + 1e-1)\n"))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "the definition of rmsnorm: changed" in out
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 1 and "the definition of rmsnorm" in found.edited_judges()
 
 
 def test_an_explicit_derivative_hides_no_backward(clone: Project) -> None:
@@ -99,9 +101,10 @@ def test_an_explicit_derivative_hides_no_backward(clone: Project) -> None:
     )
     clone.edit(KERNEL, ("@gradoracle.kernel(rmsnorm)", f"{explicit}@gradoracle.kernel(rmsnorm, vjp=_vjp)"))
     clone.edit(KERNEL, ("return dx.to(x.dtype)", "return 0 * dx.to(x.dtype)"))
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "the entry points of kernel my_rmsnorm: changed" in out
-    assert "vjp_matches_the_oracle held in the base and is violated" in out
+    found = clone.answer("--base", "main")
+    ((piece, edit),) = found.edited_judges().items()
+    assert found.code == 1 and "entry points" in piece and "my_rmsnorm" in piece and edit == "changed"
+    assert found.regressed() == {("vjp_matches_the_oracle", "float32")}
 
 
 def test_an_import_hook_that_serves_the_change_to_the_base_is_an_open_question(clone: Project) -> None:
@@ -116,23 +119,23 @@ def test_an_import_hook_that_serves_the_change_to_the_base_is_an_open_question(c
         f"            return importlib.util.spec_from_file_location(name, {str(clone.folder / HELPER)!r})\n"
         "sys.meta_path.insert(0, Finder())\n"
     )
-    code, out, _ = clone.gate("--base", "main", environment={"PYTHONPATH": str(site)})
-    assert code in (1, 4) and "which is not the base's" in " ".join(out.split())
-    assert "was by the base on the same cases" not in out
+    found = clone.answer("--base", "main", environment={"PYTHONPATH": str(site)})
+    assert found.code in (1, 4) and "which is not the base's" in found.says(Kind.BASE, Weight.OPEN)
+    assert found.lines(Kind.VIOLATED, Weight.NOTE) == [], "nothing is excused as the base's own fault"
 
 
 def test_what_the_base_breaks_may_not_get_worse(clone: Project) -> None:
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-8) * r * gw"))
     clone.commit("a base that is wrong")
     clone.edit(KERNEL, ("2**-8", "2**-4"))
-    code, out, _ = clone.gate("--base", "HEAD", "--examples", "180")
-    assert code == 1 and "accuracy fell: largest error of dx" in out
+    found = clone.answer("--base", "HEAD", "--examples", "180")
+    assert found.code == 1 and "largest error of dx" in found.says(Kind.ACCURACY, Weight.RED)
 
 
 def test_a_device_or_a_limit_that_the_change_sets_is_a_change_of_the_judge(clone: Project) -> None:
     clone.edit(CONFIG, ("examples = 15", 'examples = 15\ndevice = "cpu"\ncall-seconds = 600'))
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "the settings of rmsnorm: changed" in out
+    found = clone.answer("--base", "main")
+    assert found.code == 1 and found.edited_judges() == {"the settings of rmsnorm": "changed"}
 
 
 def test_a_second_kernel_in_the_file_is_new_and_moves_no_case_of_the_first(clone: Project) -> None:
@@ -149,9 +152,9 @@ def test_an_acknowledged_domain_is_judged_by_its_own(clone: Project) -> None:
     from gate.test_judges import acknowledge
 
     clone.edit(KERNEL, ("WIDEST = 64", "WIDEST = 128"))
-    acknowledge(clone, clone.gate("--base", "main")[1])
-    code, out, _ = clone.gate("--base", "main")
-    assert code == 0 and "acknowledged by Ann" in out
+    acknowledge(clone, clone.answer("--base", "main"))
+    found = clone.answer("--base", "main")
+    assert found.code == 0 and "acknowledged by Ann" in found.says(Kind.JUDGE, Weight.NOTE)
 
 
 def test_an_old_baseline_is_not_green_where_nothing_changed(clone: Project) -> None:
@@ -166,5 +169,5 @@ def test_a_kernel_that_registers_an_operator_is_an_open_question_and_no_fault_of
     clone.edit(KERNEL, ("WIDEST =", 'LIBRARY = torch.library.Library("my_norms", "DEF")\nWIDEST ='))
     clone.commit("an operator")
     clone.edit(HELPER, ("eps", "small"))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 4 and "cannot be imported into the same process as its base" in " ".join(out.split())
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 4 and "into the same process" in found.says(Kind.BASE, Weight.OPEN)

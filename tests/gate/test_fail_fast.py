@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gate.project import CONFIG, KERNEL, Project
 
+from gradoracle.model.comparison import Kind, Weight
+
 SECOND = """
 [tool.gradoracle.kernels.second]
 target = "my_kernels/second.py"
@@ -25,11 +27,12 @@ def test_it_stops_at_the_first_regression_and_says_what_it_did_not_check(clone: 
     _two(clone)
     clone.edit(KERNEL, WRONG)
     clone.edit("my_kernels/second.py", ("gw", "weighted"))
-    code, out, said = clone.gate("--base", "HEAD", "--fail-fast", "--examples", "600")
-    shown = " ".join(out.split())
-    assert code == 1 and "vjp_matches_the_oracle held in the base and is violated" in shown
-    assert "stopped at the first regression, after " in shown and "no further case is judged" in said
-    assert "second is not checked because rmsnorm is worse than the base" in shown
+    found = clone.answer("--base", "HEAD", "--fail-fast", "--examples", "600")
+    worse, second = found.reports
+    assert found.code == 1 and found.regressed() == {("vjp_matches_the_oracle", "float32")}
+    assert "first regression" in worse.interrupted and worse.cases_run < worse.cases_planned
+    assert "no further case is judged" in found.err
+    assert (second.target, second.verdicts) == ("second", []) and "rmsnorm" in found.says(Kind.BASE, Weight.OPEN)
     code, out, _ = clone.gate("--base", "HEAD")
     assert code == 1 and "stopped at" not in out and "second: no worse than" in out
 
@@ -38,13 +41,12 @@ def test_what_the_base_breaks_too_stops_nothing(clone: Project) -> None:
     clone.edit(KERNEL, WRONG)
     clone.commit("a fault")
     clone.edit(KERNEL, ("gw", "weighted"))
-    code, out, _ = clone.gate("--base", "HEAD", "--fail-fast")
-    assert (
-        code == 0 and "stopped at" not in out and "was violated in the base on the same cases" in " ".join(out.split())
-    )
+    found = clone.answer("--base", "HEAD", "--fail-fast")
+    assert found.code == 0 and found.report.interrupted == ""
+    assert [line.property_name for line in found.lines(Kind.VIOLATED, Weight.NOTE)] == ["vjp_matches_the_oracle"]
     clone.edit(KERNEL, WORSE)
-    code, out, _ = clone.gate("--base", "HEAD", "--fail-fast", "--examples", "600")
-    assert code == 1 and "stopped at the first regression" in " ".join(out.split())
+    found = clone.answer("--base", "HEAD", "--fail-fast", "--examples", "600")
+    assert found.code == 1 and "first regression" in found.report.interrupted
 
 
 def test_a_green_gate_is_the_same(clone: Project) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gate.project import CONFIG, KERNEL, Project
 
 from gradoracle.gate.known_failures import read
+from gradoracle.model.comparison import Kind, Weight
 from gradoracle.model.errors import UsageError
 
 ENTRY = """
@@ -33,34 +34,35 @@ def known(clone: Project, property_name: str = PROPERTIES, expires: str = "2999-
 def test_one_that_lasts_is_a_note_and_one_that_holds_a_regression(clone: Project) -> None:
     known(clone)
     clone.edit(KERNEL, ("2**-10", "2**-9"))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 0 and "· known failure " in out and "the scale is off" in out
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 0 and "the scale is off" in found.says(Kind.KNOWN, Weight.NOTE)
     clone.edit(KERNEL, ("(1 + 2**-9) * ", ""))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "known failure whose property now holds" in out and "remove the entry" in out
+    found = clone.answer("--base", "HEAD")
+    (line,) = found.lines(Kind.KNOWN, Weight.RED)
+    assert found.code == 1 and "now holds" in line.text and "remove the entry" in line.text
 
 
 def test_one_that_has_expired_is_red_and_excuses_nothing(clone: Project) -> None:
     known(clone, expires="2020-01-31")
     clone.edit(KERNEL, ("2**-10", "2**-8"))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "known failure that has expired" in out
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 1 and "has expired" in found.says(Kind.KNOWN, Weight.RED)
 
 
 def test_an_entry_that_matches_no_property_is_a_regression(clone: Project) -> None:
     known(clone, property_name="vjp_matches_the_orakle")
     clone.edit(KERNEL, ("gw", "weighted"))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "known failure that matches no property" in out
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 1 and "matches no property" in found.says(Kind.KNOWN, Weight.RED)
 
 
 def test_a_change_cannot_excuse_itself(clone: Project) -> None:
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
     clone.edit(CONFIG, ("[tool.gradoracle]\n", '[tool.gradoracle]\nknown-failures = "known.toml"\n'))
     (clone.folder / "known.toml").write_text(ENTRY.format(property_name=PROPERTIES, expires="2999-01-31"))
-    code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "the known failures: changed" in out
-    assert "vjp_matches_the_oracle held in the base and is violated" in out
+    found = clone.answer("--base", "HEAD")
+    assert found.code == 1 and "the known failures" in found.edited_judges()
+    assert found.regressed() == {("vjp_matches_the_oracle", "float32")}
 
 
 @pytest.mark.parametrize(

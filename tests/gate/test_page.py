@@ -39,5 +39,5 @@ def test_the_repository_of_the_page_has_a_gate_that_works(repository: Project) -
     code, out, _ = repository.gate(*words)
     assert code == 0 and "rmsnorm: no worse than" in out
     repository.edit("my_kernels/rmsnorm.py", ("w.float()).to", "w.float()).bfloat16().to"))
-    code, out, _ = repository.gate(*words)
-    assert code == 1 and "forward_matches_the_oracle held in the base and is violated" in out
+    found = repository.answer(*words)
+    assert found.code == 1 and found.regressed() == {("forward_matches_the_oracle", "float32")}

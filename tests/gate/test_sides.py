@@ -11,6 +11,7 @@ from gate.project import HELPER, KERNEL, Project
 from gradoracle.gate.side import Task
 from gradoracle.gate.sides import SideProcess
 from gradoracle.model.serialize import to_plain
+from gradoracle.model.verdict import Status
 
 RIGHT, WRONG = "(gw * x32).mean(", "(gw * x32).sum("
 
@@ -89,7 +90,7 @@ def test_an_early_side_reports_failures_as_it_goes_and_stops_on_request(clone: P
     side.stop()
     found = side.answer()["rmsnorm"]
     assert found.report is not None and not found.is_whole and len(found.cases) < 12
-    assert found.report.interrupted.startswith("stopped at the first regression, after ")
+    assert "first regression" in found.report.interrupted
 
 
 def test_a_side_that_is_killed_leaves_nobody_waiting(clone: Project, tmp_path: Path) -> None:
@@ -110,5 +111,6 @@ def test_a_side_judges_the_compilations_that_a_kernel_names(clone: Project, tmp_
     report = _side(clone, tmp_path, settings).answer()["rmsnorm"].report
     assert report is not None
     (found,) = (each for each in report.verdicts if each.property_name == "shared_memory_fits_each_architecture")
-    assert list(found.reasons) == ["the kernel names no compilation for this dtype"]
+    (reason,) = found.reasons
+    assert found.status is Status.NOT_CHECKED and "names no compilation" in reason
     assert not any("left to" in note for note in report.notes)

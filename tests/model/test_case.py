@@ -57,12 +57,24 @@ def digest(sample: Sample) -> str:
     return state.hexdigest()[:16]
 
 
-def test_the_line_of_a_case() -> None:
-    assert PLAIN.line() == "case:1 sdpa cpu float32 B=1 H=2 T=33 M=65 D=32 Dv=16 seed=0" == str(PLAIN)
-    assert RICH.line("sdpa:triton", "cuda") == (
-        "case:1 sdpa:triton cuda bfloat16 B=1 H=2 T=33 M=65 D=32 Dv=16 --causal=true --scale=0.125 "
-        "q~normal:3/transposed sinks~normal do~ties/expanded tk~zeros blocks=small seed=17"
-    )
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (PLAIN.line(), "case:1 sdpa cpu float32 B=1 H=2 T=33 M=65 D=32 Dv=16 seed=0"),
+        (
+            RICH.line("sdpa:triton", "cuda"),
+            "case:1 sdpa:triton cuda bfloat16 B=1 H=2 T=33 M=65 D=32 Dv=16 --causal=true --scale=0.125 "
+            "q~normal:3/transposed sinks~normal do~ties/expanded tk~zeros blocks=small seed=17",
+        ),
+    ],
+    ids=["plain", "rich"],
+)
+def test_the_line_of_a_case_has_its_written_format(line: str, text: str) -> None:
+    assert line == text
+
+
+def test_a_case_prints_as_its_line_and_a_target_elsewhere_names_the_family() -> None:
+    assert str(PLAIN) == PLAIN.line()
     assert "family=sdpa" in PLAIN.line("torch.nn.functional:scaled_dot_product_attention")
 
 

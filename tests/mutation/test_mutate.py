@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -48,7 +49,7 @@ def test_faults_of_a_users_kernel_are_caught_and_known_the_next_time(tmp_path):
     assert len(killed) >= 3 and all(each["property"] and each["case"] and each["seconds"] > 0 for each in killed)
     assert f"score {found['score']:.3f}" in ran.stdout
     again = mutate(tmp_path, *words)
-    assert again.returncode == 0 and "8 of them known from an earlier run" in again.stdout
+    assert again.returncode == 0 and "8 of them known" in again.stdout
     assert json.loads((tmp_path / "found.json").read_text())["mutants"] == found["mutants"]
     (tmp_path / "rmsnorm.py").write_text((tmp_path / "rmsnorm.py").read_text() + "\n# another file\n")
     cut = mutate(tmp_path, *words[:5], "--seconds", "0.01", "--workers", "1")
@@ -67,9 +68,9 @@ def test_an_interrupted_run_reports_what_it_knows_and_goes_on_where_it_ended(tmp
     os.killpg(ran.pid, signal.SIGINT)  # as ctrl-C does, to the workers too
     said, wrong = ran.communicate(timeout=60)
     assert ran.returncode == 4 and "Traceback" not in wrong, wrong
-    assert "interrupted; the same command resumes where this run stopped" in said and "not run" in said
+    assert "interrupted; " in said and "resumes" in said and "not run" in said
     again = mutate(tmp_path, *words)
-    assert again.returncode == 0 and " of them known from an earlier run" in again.stdout, again.stderr
+    assert again.returncode == 0 and " of them known" in again.stdout, again.stderr
     assert "1 of 8 mutants" not in again.stderr, "all were tried again, survivors among them"
 
 
@@ -105,17 +106,18 @@ def test_options_of_check_hold_for_every_case(tmp_path):
     (tmp_path / "scaled.py").write_text(text)
     words = ("scaled.py", "--mutants", "1", "--examples", "6", "--dtype", "bfloat16")
     wrong = mutate(tmp_path, *words)
-    assert wrong.returncode == 1 and "violates forward_matches_the_oracle in bfloat16" in wrong.stderr, wrong.stderr
+    assert wrong.returncode == 1 and "forward_matches_the_oracle in bfloat16" in wrong.stderr, wrong.stderr
     shown = wrong.stderr.rpartition(": ")[2].removesuffix(" shows the case\n")
-    assert shown == "gradoracle check scaled.py --dtype bfloat16 --examples 6 --device cpu"
+    asked = ["scaled.py", "--dtype", "bfloat16", "--examples", "6", "--device", "cpu"]
+    assert shlex.split(shown) == ["gradoracle", "check", *asked]
     options = ("--arg", "factor=1", "--contract", "bfloat16=eager-bf16", "--format", "json", "--output", "one.json")
     right = mutate(tmp_path, *words, *options)
-    assert right.returncode == 0 and "holds on the unmutated kernel on 6 cases" in right.stdout, right.stderr
+    assert right.returncode == 0 and "unmutated kernel on 6 cases" in right.stdout, right.stderr
     said = ["--dtype bfloat16", "--contract bfloat16=eager-bf16", "--arg factor=1"]
     assert json.loads((tmp_path / "one.json").read_text())["options"] == said
     again = mutate(tmp_path, *words, "--arg", "factor=1", "--since", "one.json")
-    assert "known from an earlier run" not in again.stdout, "outcomes under another contract are not these"
-    assert f"one.json is of other options: {' '.join(said)}" in again.stdout
+    assert "of them known" not in again.stdout, "outcomes under another contract are not these"
+    assert "one.json" in again.stdout and f"of other options: {' '.join(said)}" in again.stdout
 
 
 def test_a_kernel_that_violates_a_property_is_reported_and_not_mutated(tmp_path):
@@ -123,8 +125,5 @@ def test_a_kernel_that_violates_a_property_is_reported_and_not_mutated(tmp_path)
     (tmp_path / "wrong.py").write_text(text.replace("r * gw - x", "r * gw + x"))
     ran = mutate(tmp_path, "wrong.py", "--mutants", "2", "--examples", "6")
     assert ran.returncode == 1
-    assert (
-        ran.stderr.strip()
-        .splitlines()[-1]
-        .startswith("gradoracle: the unmutated kernel triton_rmsnorm violates vjp_matches_the_oracle in ")
-    ), ran.stderr
+    last = ran.stderr.strip().splitlines()[-1]
+    assert "unmutated" in last and "triton_rmsnorm violates vjp_matches_the_oracle" in last, ran.stderr

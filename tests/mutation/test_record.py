@@ -71,7 +71,7 @@ def test_causes_are_counted_where_one_is_known_and_a_case_shows_it():
     assert json.loads(render(found(*every), "json"))["diagnoses"] == {"known": 3, "named": 2, "right": 1}
     for format in ("terminal", "markdown"):
         text = render(found(*every), format)
-        assert "for 2 of the 3 killed mutants whose cause is known; the right one for 1" in text
+        assert "for 2 of the 3 killed mutants" in text and "the right one for 1" in text
         assert "whose cause is known" not in render(found(SURVIVED, CRASHED), format)
 
 
@@ -87,7 +87,7 @@ def test_json_has_a_score_and_every_mutant():
 @pytest.mark.parametrize("format", ["terminal", "markdown"])
 def test_what_only_the_widened_kernel_kills_is_named_apart(format):
     text = render(found(KILLED, SURVIVED, WIDENED), format)
-    assert "score 0.667: 2 of 3 mutants killed, 1 of them only when widened" in text
+    assert "score 0.667: 2 of 3 mutants" in text and "1 of them only when widened" in text
     assert WIDENED.mutant.key in text.lower().partition("killed only when widened")[2].partition("surviv")[0]
     assert "only when widened" not in render(found(KILLED, SURVIVED), format)
     document = json.loads(render(found(KILLED, SURVIVED, WIDENED), "json"))
@@ -107,14 +107,15 @@ def test_mutants_that_change_sides_since_an_earlier_report_are_listed(tmp_path):
     )
     now = found(KILLED, SURVIVED, WIDENED, CRASHED)
     now.since = earlier(tmp_path, replace(KILLED, fate=Fate.NOT_RUN), killed, survived, CRASHED)
-    said = "of 3 mutants in both, 1 that survived are killed, 1 that were killed survive"
+    said = "of 3 mutants in both"
     for format in ("terminal", "markdown"):
         text = render(now, format)
-        assert said in text.replace("Since", "since"), text
+        assert "1 that survived are killed" in text and "1 that were killed survive" in text, text
         assert f"{WIDENED.mutant.key}  sign, m.py:1 in f, by exact" in text.partition(said)[2]
         assert f"now survives  {SURVIVED.mutant.key}" in text.partition(said)[2]
     now.since = earlier(tmp_path, KILLED, SURVIVED, WIDENED, CRASHED)
-    assert "of 4 mutants in both, 0 that survived are killed, 0 that were" in render(now, "terminal")
+    text = render(now, "terminal")
+    assert "of 4 mutants in both" in text and "0 that survived are killed" in text and "0 that were killed" in text
     document = json.loads(render(now, "json"))
     assert document["since"]["mutants"] == 4 and document["since"]["survived_and_killed"] == []
 
@@ -129,7 +130,7 @@ def test_an_earlier_report_that_is_none_is_refused_in_a_sentence(tmp_path, text)
 @pytest.mark.parametrize("format", ["terminal", "markdown"])
 def test_survivors_are_shown_as_diffs_and_what_counts_in_neither_apart(format):
     text = render(found(KILLED, SURVIVED, CRASHED), format)
-    assert "score 0.500: 1 of 2 mutants killed" in text
+    assert "score 0.500: 1 of 2 mutants" in text
     assert "-a + b\n+b + a" in text and "1 crashed" in text
 
 

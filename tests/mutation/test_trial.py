@@ -156,7 +156,8 @@ def test_trouble_is_no_kill(bench, monkeypatch, after, fate, reason):
 
 def test_a_mutant_that_does_not_import_is_stillborn(bench):
     outcome = bench("return x * x\n\n\n@gradoracle.kernel", "return x * x\n\n\n@missing", "halves")
-    assert (outcome.fate, outcome.reason) == (Fate.STILLBORN, "NameError: name 'missing' is not defined")
+    assert outcome.fate is Fate.STILLBORN
+    assert outcome.reason.startswith("NameError: ") and "'missing'" in outcome.reason
 
 
 def test_the_file_on_disk_and_the_loaded_module_stay_as_they_were(bench):

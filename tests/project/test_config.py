@@ -178,6 +178,5 @@ def test_a_mistake_in_the_file_ends_with_code_2(
     (tmp_path / "pyproject.toml").write_text("[tool.gradoracle]\nexmaples = 4\n")
     assert checked(["sdpa"], tmp_path, monkeypatch)[0] == 2
     said = capsys.readouterr().err
-    assert said.startswith(
-        "gradoracle: pyproject.toml, [tool.gradoracle]: 'exmaples' is unknown: did you mean examples"
-    )
+    assert said.startswith("gradoracle: pyproject.toml") and "[tool.gradoracle]" in said
+    assert "'exmaples'" in said and "did you mean examples" in said
