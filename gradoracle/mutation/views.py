@@ -132,10 +132,9 @@ def _terminal(found: Found) -> str:
 def _lines(found: Found) -> Iterator[str]:
     operators = _by_operator(found)
     yield " ".join(["gradoracle mutate", found.mutation.target, *found.options])
-    yield (
-        f"  {len(found.outcomes)} of {found.planted} mutants, {len(operators)} operators; every property holds on the "
-        f"unmutated kernel on {found.cases} cases"
-    )
+    holds = f"every property holds on the unmutated kernel on {found.cases} cases"
+    known = holds if found.cases else "every outcome is of an earlier run"
+    yield f"  {len(found.outcomes)} of {found.planted} mutants, {len(operators)} operators; {known}"
     yield ""
     for name, fates in operators.items():
         yield f"  {name:<34} {', '.join(f'{count} {fate.value}' for fate, count in fates.items())}"

@@ -146,3 +146,8 @@ def test_survivors_are_shown_as_diffs_and_what_counts_in_neither_apart(format):
 )
 def test_exit_codes(outcomes, least, code):
     assert exit_code(found(*outcomes), least) == code
+
+
+def test_a_run_of_known_outcomes_names_no_case_of_the_unmutated_kernel() -> None:
+    first, again = (render(replace(found(KILLED), cases=cases), "terminal") for cases in (5, 0))
+    assert "unmutated kernel on 5 cases" in first and "unmutated" not in again
