@@ -158,7 +158,8 @@ OPTIONS: Mapping[str, Option] = {
             "claim",
             values.claims,
             "forward,vjp,...",
-            "Derivatives that the kernel claims; others are not judged. Default: as declared, or all that it offers.",
+            "Derivatives that the kernel claims; others are not judged. Default: as declared, else forward, VJP and "
+            "what it offers on purpose; a double backward that autograd derives is judged, too.",
             example='["forward", "vjp"]',
             words=lambda value: [",".join(value)],
             decides=True,

@@ -1,4 +1,4 @@
-"""Edits: small changes of a definition's graph, each of which is a mistake that a kernel may have.
+"""Edits: small changes of a definition's graph; each is a mistake that a kernel may have.
 
 An edit belongs to one operator of the graph, or to all alike where a loop was unrolled, and says what that operator
 gives instead. What downstream becomes of it is for ``reconstruction`` to find out.

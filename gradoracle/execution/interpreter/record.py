@@ -85,10 +85,9 @@ def part(values: Array | None, on: Array) -> Array | None:
 class Lanes:
     """The lanes of the accesses of a record: which place of a block accesses an element.
 
-    A store can so be told from one of what others loaded. A lane is one number: how often threads have exchanged
-    values, the form of the block, the place in it. Blocks of one form are distributed over the threads alike, so that
-    equal lanes are one thread; a scalar is loaded by all threads.
-    """
+    So a store to what the same thread loaded differs from one to what others loaded. A lane is one number: how often
+    threads have exchanged values, the form of the block, the place in it. Blocks of one form are distributed over the
+    threads alike, so that equal lanes are one thread; a scalar is loaded by all threads."""
 
     def __init__(self) -> None:
         self._exchanges = 0
