@@ -247,7 +247,7 @@ examples/packages/FILE.py:KERNEL`.
 - **GPU**: the gravest dtype on an H200, by every property that is judged there. Most of the time of such a run is
   compilation, so a GPU judged 1 to 4 cases of most kernels. Accesses are recorded on the CPU alone.
 
-Rows are of 2026-11-28, with torch 2.11.0 and Triton 3.6.0, those of seven kernels with torch 2.13.0 and Triton 3.7.1.
+Rows are of 2026-11-28, with torch 2.11.0 and Triton 3.6.0, those of 17 kernels with torch 2.13.0 and Triton 3.7.1.
 
 SENTENCE
 """

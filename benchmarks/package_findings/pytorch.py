@@ -14,6 +14,7 @@ from torch.nn.functional import batch_norm, embedding, instance_norm, layer_norm
 from benchmarks.package_findings.by_hand import finding, gradient, leaf, numbers, off
 
 EPS = 1e-5
+HALVES = (torch.bfloat16, torch.float16)
 Function = Callable[[Tensor], Tensor]
 
 
@@ -135,14 +136,11 @@ def normalised() -> str:
 def tangent_dtype() -> str:
     """The dtypes of an output and of its tangent, which are one."""
     said = []
-    for dtype in (torch.bfloat16, torch.float16):
+    for dtype in HALVES:
         x, t = torch.randn(2, 8, dtype=dtype), torch.randn(2, 8, dtype=dtype)
         out, tangent = jvp(lambda y: rms_norm(y, (8,)), (x,), (t,))
         said.append(f"out {out.dtype}, tangent {tangent.dtype}")
     return "; ".join(said)
-
-
-HALVES = (torch.bfloat16, torch.float16)
 
 
 @finding("pytorch-sums-in-16-bit", claimed=False)
