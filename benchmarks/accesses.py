@@ -13,11 +13,11 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from gradoracle.execution import interpreter
-from gradoracle.execution.guard_memory import poisoned
+from gradoracle.host import interpreter
+from gradoracle.host.guard_memory import poisoned
 
 interpreter.activate()
-from gradoracle.execution.interpreter.record import recording  # noqa: E402
+from gradoracle.host.interpreter.record import recording  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:

@@ -26,8 +26,8 @@ from gradoracle import __version__
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution import device as devices
-from gradoracle.execution.call_errors import Refused
 from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.model.call_errors import Refused
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative

@@ -1,7 +1,7 @@
 """The interpreter's dots: whether they have the bits of this machine's GPU, and how long they take.
 
 `python benchmarks/dots.py bits [--output FILE]` compiles each kind of dot for the GPU, computes the same one as the
-interpreter does (gradoracle/execution/interpreter/dot.py, accumulation.py), and counts the elements whose bits differ.
+interpreter does (gradoracle/host/interpreter/dot.py, accumulation.py), and counts the elements whose bits differ.
 docs/background/interpreter.md reads benchmarks/results/h200/dot_bits.csv.
 
 `python benchmarks/dots.py time [--output FILE]` times them on the CPU: compiled by numba, with numpy alone, and
@@ -27,8 +27,8 @@ import triton.language as tl
 from triton._C.libtriton import ir
 
 from gradoracle.execution import environment
-from gradoracle.execution.interpreter import accumulation, dot
-from gradoracle.oracle.exact import machine_code
+from gradoracle.host.interpreter import accumulation, dot
+from gradoracle.model import machine_code
 
 KINDS = {
     "float32 ieee": (torch.float32, "ieee"), "float32 tf32": (torch.float32, "tf32"),

@@ -87,7 +87,7 @@ CHECKED = ("sdpa", "lse", "lightning", "semicrf", "examples/rmsnorm.py")
 DOINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("imports", ("<frozen importlib",)),
     ("compiling", ("/offline.py", "/triton/compiler/", "/numba/core/")),
-    ("interpreter", ("/execution/interpreter/",)),
+    ("interpreter", ("/host/interpreter/",)),
     ("budgets", ("/oracle/rounding/",)),
     ("truth", ("/oracle/",)),
 )

@@ -33,8 +33,8 @@ from typing import Any
 
 from gradoracle.check.plan import resolved
 from gradoracle.execution import environment
-from gradoracle.execution.process import Phase
 from gradoracle.model.errors import UsageError
+from gradoracle.model.job import Phase
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, MutantResult
 from gradoracle.mutation.plant import choose, mutants_of

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 
 if not torch.cuda.is_available():
     interpreter.activate()

@@ -74,7 +74,7 @@ class Bench:
         for job in self.jobs:
             runner = KernelRunner(self.subjects.family, self.subjects.kernels[job.kernel])
             properties = [self.subjects.properties[property_name] for property_name in job.properties]
-            results += examine(replace(job, edited=True), runner, self.oracle, properties, "cpu").results
+            results += examine(replace(job, edited=True), runner, self.oracle, properties).results
         found = diagnose(of_results(results, self.subjects.properties))
         return any(each.status is Status.VIOLATED for each in results), found.cause, found.evidence
 

@@ -62,11 +62,11 @@ def digest(tensors: Mapping[str, Any]) -> str:
 def digests(wanted: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Of forward, VJP, JVP and HVP of a shipped kernel on each (case, keywords), interpreted as written and widened."""
     from gradoracle.cases.sample import build
-    from gradoracle.execution import interpreter
+    from gradoracle.host import interpreter
 
     interpreter.activate()
+    from gradoracle.check.widened import in_float64
     from gradoracle.execution.kernel_runner import KernelRunner
-    from gradoracle.execution.widened import widen
     from gradoracle.model.case import parse
     from gradoracle.project.target import shipped
 
@@ -79,8 +79,8 @@ def digests(wanted: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str,
             kernel = replace(kernel, arguments={option: value})
         sample = build(case, target.family.signature, domains=target.family.domains)
         for wide in (False, True):
-            runner = KernelRunner(target.family, kernel, wide=wide)
-            given = sample.map(widen) if wide else sample
+            runner = KernelRunner(target.family, kernel, wide=case.dtype if wide else "")
+            given = sample.map(in_float64) if wide else sample
             for derivative in ("forward", "vjp", "jvp", "hvp"):
                 found, _ = getattr(runner, derivative)(given, case.blocks)
                 yield (line, keywords, f"widened {derivative}" if wide else derivative), digest(found)

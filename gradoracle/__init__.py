@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gradoracle.check.evidence import Evidence
     from gradoracle.cli.gradcheck import GradcheckError, gradcheck
     from gradoracle.cli.testing import testcase
-    from gradoracle.execution.claimed_cuda import cuda_claimed
+    from gradoracle.host.claimed_cuda import cuda_claimed
     from gradoracle.model.case import Case
     from gradoracle.model.contract import PRESETS, Contract
     from gradoracle.model.derivative import Derivative
@@ -57,7 +57,7 @@ _HOMES = {
     "check.evidence": ("Evidence",),
     "cli.gradcheck": ("GradcheckError", "gradcheck"),
     "cli.testing": ("testcase",),
-    "execution.claimed_cuda": ("cuda_claimed",),
+    "host.claimed_cuda": ("cuda_claimed",),
     "model.case": ("Case",),
     "model.contract": ("PRESETS", "Contract"),
     "model.derivative": ("Derivative",),

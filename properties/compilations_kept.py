@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradoracle.project import cache
+from gradoracle.model import cache
 
 
 class Again(Exception):

@@ -27,7 +27,7 @@ from typing import Any
 from gradoracle.properties.compilations_kept import Again, Kept
 
 from gradoracle.execution import fork_server
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.errors import tell
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]

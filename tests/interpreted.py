@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 
 NEEDED = pytest.mark.skipif(
     interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())

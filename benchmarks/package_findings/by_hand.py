@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradoracle import cuda_claimed
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 
 Finding = Callable[[], str]
 FINDINGS: dict[str, tuple[Finding, bool]] = {}

@@ -20,8 +20,8 @@ import torch_struct
 from torch import Tensor
 
 from benchmarks.package_findings.by_hand import finding, leaf, numbers, off, refusal, size, true, twice
-from gradoracle.execution import interpreter
-from gradoracle.execution.interpreter.record import recording
+from gradoracle.host import interpreter
+from gradoracle.host.interpreter.record import recording
 
 interpreted = interpreter.is_active()
 if interpreted:

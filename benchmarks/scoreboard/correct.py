@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample, build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.host.guard_memory import Memory, fenced, poisoned
+from gradoracle.model.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.family import Family
@@ -36,13 +37,6 @@ NAMES = (*(rule.name for rule in RULES), CHECK_GRADS, GRADCHECK, BUDGET)
 FAILURES = (Wrong, Refused, Unavailable, Crashed)
 
 T = TypeVar("T")
-
-
-class Tested(KernelRunner):
-    """A kernel as a test calls it: gradients are read before writes to the inputs are undone."""
-
-    def _backward(self, *given: Any, **how: Any) -> Sequence[Tensor | None]:
-        return [gradient if gradient is None else gradient.clone() for gradient in super()._backward(*given, **how)]
 
 
 @dataclass
@@ -113,7 +107,7 @@ def prepare(
     for done, (style, case) in enumerate(cases):
         tell(done)
         sample = build(case, family.signature, domains=family.domains)
-        correct = CorrectRun(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
+        correct = CorrectRun(style, case, Evidence(case, sample, KernelRunner(family, kernel, records=False), oracle))
         try:
             _read(correct, family)
             with executed(files) as lines:
@@ -135,7 +129,7 @@ def prepare_gradcheck(
     found = []
     for style, case in cases:
         sample = build(case, family.signature, domains=family.domains)
-        correct = CorrectRun(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
+        correct = CorrectRun(style, case, Evidence(case, sample, KernelRunner(family, kernel, records=False), oracle))
         if sum(sample.inputs[name].numel() for name in sample.tangents) > ENTRIES:
             continue
         correct.judged = frozenset({GRADCHECK})
@@ -158,7 +152,7 @@ def judge(
     """Judge a kernel by some rules on one case; one forward and VJP serves all rules on tensors."""
     evidence, spent = correct.evidence, dict.fromkeys(names, 0.0)
     rejects: set[str] = set()
-    subject = Tested(evidence.subject.family, kernel, records=False)
+    subject = KernelRunner(evidence.subject.family, kernel, records=False)
     took, failure, got = 0.0, "", {}
     if set(names) - {CHECK_GRADS, GRADCHECK}:
         begun = time.perf_counter()
@@ -261,13 +255,21 @@ def _within_budget(correct: CorrectRun, got: dict[str, Tensor]) -> bool:
 
 def _as_a_function(rule: Rule[Run], correct: CorrectRun, subject: KernelRunner) -> bool:
     """Whether a rule on functions accepts the kernel; an exception is a rejection."""
-    evidence = correct.evidence
-    primals = subject.primals(evidence.sample)
-    call = subject.of_primals(evidence.sample, primals, correct.case.blocks)
+    sample, kernel = correct.evidence.sample, subject.kernel
+    primals, keyword = subject.primals(sample), {spec.name for spec in subject.family.signature.inputs if spec.keyword}
+    blocks = {"blocks": kernel.blocks[correct.case.blocks]} if correct.case.blocks else {}
+
+    def call(*values: Tensor) -> tuple[Tensor, ...]:
+        named = {**sample.inputs, **dict(zip(primals, values, strict=True))}
+        positional = [tensor for name, tensor in named.items() if name not in keyword]
+        by_keyword = {name: tensor for name, tensor in named.items() if name in keyword}
+        return as_tuple(kernel.call(*positional, **by_keyword, **subject.options(sample), **blocks))  # type: ignore[arg-type]
+
+    copies = tuple(sample.inputs[name].clone() for name in primals)
     try:
-        with subject.running("vjp", evidence.sample):
-            return rule.accepts(Run(call, tuple(evidence.sample.inputs[name] for name in primals)))
-    except FAILURES:
+        with poisoned(), fenced(Memory()):
+            return rule.accepts(Run(call, copies))
+    except Exception:
         return False
 
 

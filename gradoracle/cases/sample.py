@@ -13,23 +13,9 @@ from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw, require_fit
 from gradoracle.model.family import IndexDomain
 from gradoracle.model.signature import Signature, TensorSpec, cotangent_name, tangent_name
+from gradoracle.model.tensor_bits import Change
 
 _V = TypeVar("_V")
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a call wrote to one of its arguments.
-
-    Attributes:
-        elements: bool, which elements have other bits, on the CPU; None where that is unknown.
-        around: how many bytes of its storage around the elements have changed; at least 1 where that is unknown.
-        undone: whether the argument was restored.
-    """
-
-    elements: Tensor | None
-    around: int
-    undone: bool
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Given(str):
         return found
 
 
-def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sample:
+def sample_of(case: Case, family: Family, inputs: str | None = None) -> Sample:
     """The tensors of a case; those that the file ``inputs`` holds are taken from it with their strides.
 
     Raises:
@@ -52,7 +52,7 @@ def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sa
         specs = _specs(family)
         wide = {n: t if t.is_floating_point() else t.to(whole_dtype(specs[n])) for n, t in own[0].items()}
         sample = replace(sample, inputs=wide, tangents=own[1], cotangents=own[2], source=inputs)
-    return sample if device == "cpu" else sample.to(device)
+    return sample
 
 
 def saved_case(

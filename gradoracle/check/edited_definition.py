@@ -9,7 +9,7 @@ import torch
 from gradoracle.check.diagnosis.known_numbers import known_numbers
 from gradoracle.check.diagnosis.reconstruction import Expected, reconstruct
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import EditedDefinition, Finding, Outcome
 from gradoracle.model.property import Property

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.error_relation import PROBES, Part, related
 from gradoracle.check.spread import typical
-from gradoracle.execution.call_errors import NoDerivative, Refused, Unavailable
-from gradoracle.execution.guard_memory import Memory
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
+from gradoracle.model.call import Facts, Held
+from gradoracle.model.call_errors import NoDerivative, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.contract import Contract, tried_on
 from gradoracle.model.derivative import Derivative
@@ -80,7 +80,7 @@ class Evidence:
         self.blocks = case.blocks if blocks is None else blocks
         self.continuous = case.continuous and not sample.source  # the distribution of saved values is not known
         self._kept: dict[str, object] = {}
-        self._asked: dict[str, Memory] = {}
+        self._asked: dict[str, Facts] = {}
 
     def under(self, needs: tuple[Derivative, ...]) -> Evidence:
         """The same evidence, and what is kept of it, for a property that declares these ``needs``."""
@@ -89,6 +89,11 @@ class Evidence:
         view = copy.copy(self)
         view.needs = needs
         return view
+
+    def made(self, **how: Any) -> Evidence:
+        """Evidence on the same sample, of which nothing is known yet, by calls that are made otherwise."""
+        own = self.subject.made(**how)
+        return type(self)(self.case, self.sample, own, self.oracle, self.blocks, self.is_variant)
 
     @property
     def kernel(self) -> Kernel:
@@ -162,10 +167,10 @@ class Evidence:
         if lacking is not None and not found:
             raise lacking
 
-    def calls(self) -> dict[str, Memory]:
+    def calls(self) -> dict[str, Facts]:
         """What the calls on this sample allocated and accessed: derivatives that have run, further entry points."""
         own = [each.value for each in Derivative if self.has_run(each)]
-        return {name: cast("tuple[Tensors, Memory]", self._kept[name])[1] for name in own} | self._asked
+        return {name: cast("tuple[Tensors, Facts]", self._kept[name])[1] for name in own} | self._asked
 
     def has_run(self, derivative: Derivative) -> bool:
         """Whether the kernel has computed that derivative of this sample already."""
@@ -188,23 +193,26 @@ class Evidence:
         """The dtype of one of those tensors."""
         return tensor_of(self.oracle.family, name).held(self.case.dtype)
 
-    def ask(self, key: str, call: Callable[[], T], *, recorded: bool = True) -> T:
-        """Any other call of the kernel, made under the guard and kept under ``key``.
+    def entry(self, name: str, *arguments: object, key: str = "") -> Any:
+        """What a further entry point of the kernel gives on the sample, kept under its name and ``key``.
 
         Args:
-            key: names the call in reports.
-            call: the call.
-            recorded: whether it is judged by what it accesses, as one that the kernel has to serve.
+            name: of the entry point, among ``Kernel.extras``.
+            arguments: what it takes between inputs and options: tensors, plain values, and tuples of these.
+            key: what tells calls with different arguments apart.
         """
+        own = f"{name}{key}"
 
-        def guarded() -> T:
-            with self.subject.running(key, self.sample, recorded) as memory, torch.no_grad():
-                answer = call()
-            if recorded:
-                self._asked[key] = memory
+        def made() -> Any:
+            answer, facts = self.subject.entry(name, self.sample, self.blocks, arguments, own)
+            self._asked[own] = facts
             return answer
 
-        return self._once(f"ask {key}", guarded)
+        return self._once(f"entry {own}", made)
+
+    def held(self, tensor: Tensor, dtype: str) -> Tensor | Held:
+        """An argument of a further entry point that the kernel holds in a dtype of its own."""
+        return Held(tensor, dtype) if self.subject.wide and tensor.dtype == torch.float64 else tensor
 
     def keep(self, key: str, compute: Callable[[], T]) -> T:
         """Anything else that properties compute from the sample, kept under ``key``."""
@@ -313,7 +321,7 @@ class Evidence:
             if preset.name == self.contract.name:
                 continue
             kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
-            subject = KernelRunner(self.subject.family, kernel, self.subject.guard)
+            subject = self.subject.declared(kernel)
             made = functools.partial(Evidence, self.case, self.sample, subject, self.oracle, self.blocks)
             other = self.keep(f"under {preset.name}", made)
             findings = [f for f in other.compare(derivative, self.tensors(derivative)) if f.tensor in names]

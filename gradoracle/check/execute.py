@@ -15,10 +15,10 @@ from gradoracle.check.plan import Plan, Subjects
 from gradoracle.check.schedule import Schedule
 from gradoracle.check.worker import ENTRY
 from gradoracle.execution import device, environment
-from gradoracle.execution.compiling import COMPILING
 from gradoracle.execution.executor import Executor, Lost, Result, StartupError
 from gradoracle.execution.in_process import InProcess
 from gradoracle.execution.local_pool import LocalPool
+from gradoracle.host.compiling import COMPILING
 from gradoracle.model.errors import UsageError
 from gradoracle.model.job import CaseResult, Compilation, DefinitionJob, Job, Rehearsal
 from gradoracle.project.provenance import provenance

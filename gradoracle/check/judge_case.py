@@ -13,9 +13,9 @@ from gradoracle.check.judge_property import LACKING, crashed, judge_property, ki
 from gradoracle.check.severity import located, with_severity
 from gradoracle.check.usable_case import is_tried
 from gradoracle.check.widened import Widened, judged_widened, widened
-from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Poisoned
+from gradoracle.model.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import forgive, out_of_memory
@@ -45,7 +45,6 @@ def examine(
     subject: KernelRunner,
     oracle: Oracle,
     properties: Sequence[Property],
-    device: str,
     inputs: str | None = None,
 ) -> CaseResult:
     """Judge one case by each property, sharing one Evidence; ``inputs`` is a file of saved tensors.
@@ -55,7 +54,7 @@ def examine(
     """
     oracle = oracle.at(job.case.dims)
     try:
-        sample = sample_of(job.case, oracle.family, inputs, device)
+        sample = sample_of(job.case, oracle.family, inputs)
         if is_tried(job.case) and oracle.scalable(sample) is None:
             require(oracle.family, sample)
     except (RuntimeError, MemoryError, Undefined) as error:

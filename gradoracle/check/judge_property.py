@@ -10,8 +10,8 @@ import torch
 
 from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Crashed, DeviceLost, NoDerivative, Refused, Unavailable, Wrong
-from gradoracle.execution.kernel_runner import derivative_of
+from gradoracle.model.call import derivative_of
+from gradoracle.model.call_errors import Crashed, DeviceLost, NoDerivative, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named, out_of_memory
 from gradoracle.model.finding import Finding, Outcome, malformed

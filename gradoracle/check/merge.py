@@ -20,7 +20,7 @@ from gradoracle.model.finding import NO_EDIT, Finding
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.sums import EXPECTED, TELLING, Shard, Sums, together
 from gradoracle.model.verdict import FAILING, Counterexample, Report, Status, Verdict
-from gradoracle.project.provenance import public
+from gradoracle.model.versions import public
 
 N = TypeVar("N", int, float)
 

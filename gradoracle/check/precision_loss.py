@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened import OutOfBudget, WidenedRuns
-from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.intervention import Narrowed, Noted
-from gradoracle.execution.interpreter.wrong_accesses import SourceLine
+from gradoracle.model.call import Intervention, Kind
+from gradoracle.model.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import PrecisionLoss, Statement
 from gradoracle.model.finding import Outcome
+from gradoracle.model.wrong_accesses import SourceLine
 
 Places = tuple[SourceLine, ...]
 
@@ -59,10 +59,9 @@ class _Search:
 
     def run(self) -> PrecisionLoss | None:
         try:
-            noted = Noted()
-            self._runs.tensors(noted)
-            self._descend(noted.places)
-            return self._chosen(noted.places) or self._together()
+            _, facts = self._runs.tensors(Intervention(Kind.NOTE))
+            self._descend(facts.statements)
+            return self._chosen(facts.statements) or self._together()
         except OutOfBudget:
             return self._chosen(tuple(self._alone))
         except (Unavailable, Refused, Crashed, Wrong):
@@ -97,7 +96,7 @@ class _Search:
     def _error(self, places: Places) -> float:
         """The largest error / budget of the tensors with some statements rounding; above 1 where one is violated."""
         if places not in self._errors:
-            found = self._evidence.compare(self._derivative, self._runs.tensors(Narrowed(places)))
+            found = self._evidence.compare(self._derivative, self._runs.tensors(Intervention(Kind.NARROW, places))[0])
             own = [each for each in found if each.tensor in self._names]
             self._errors[places] = max(
                 (each.error for each in own if each.outcome is Outcome.VIOLATED),

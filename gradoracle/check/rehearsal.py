@@ -12,8 +12,8 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.error_relation import Part
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
@@ -70,7 +70,7 @@ def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, 
     raises is left for when the case is judged.
     """
     evidence = _Rehearsed(case, sample, subject, oracle)
-    on_gpu = any(tensor.is_cuda for tensor in sample.inputs.values())
+    on_gpu = subject.device != "cpu"
     with _with_little_memory() if on_gpu else nullcontext():
         for prop in properties:
             if prop.kind in _UNREHEARSED:

@@ -15,8 +15,8 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.setup import Setup, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution import device as devices
-from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.case import parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
@@ -83,7 +83,7 @@ def load(place, name):
 _INTERPRET = """\
 os.environ["TRITON_INTERPRET"] = "1"
 try:  # Triton's own interpreter gets bfloat16 and tf32 wrong; gradoracle's is used where it is installed
-    from gradoracle.execution import interpreter
+    from gradoracle.host import interpreter
 
     interpreter.activate()
 except ImportError:
@@ -191,8 +191,8 @@ def reproduce(
     place = place_of(target, kernel)
     evidence = Evidence(
         case,
-        build(case, defined.signature, domains=defined.domains, device=chosen),
-        KernelRunner(defined, kernel),
+        build(case, defined.signature, domains=defined.domains),
+        KernelRunner(defined, kernel, device=chosen),
         Oracle(defined, oracle),
     )
     names = evidence.names(derivative)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradoracle.check.properties import properties_of
+from gradoracle.host.autotuned import autotuners
 from gradoracle.model.contract import contract
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
@@ -50,6 +51,7 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
         kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
         if setup.claims:
             kernel = replace(kernel, claims=claims_of(setup.claims))
+        kernel = replace(kernel, autotuners={name: len(each.configs) for name, each in autotuners(kernel).items()})
         kernels[kernel.name] = _with_arguments(kernel, target.family, setup.arguments)
     return target.family, kernels, {prop.name: prop for prop in properties_of(target.family)}
 

@@ -11,8 +11,7 @@ from gradoracle.check.overflow import overflows
 from gradoracle.check.precision_loss import lost_at
 from gradoracle.check.widened import judged_widened, widened
 from gradoracle.check.wrong_constant import wrong_constant
-from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter import is_active
+from gradoracle.model.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import forgive, named
 from gradoracle.model.finding import Finding, Outcome, Worst
@@ -55,7 +54,9 @@ def with_severity(prop: Property, evidence: Evidence, result: PropertyResult) ->
         elif _is_measured(result):
             unexplained = _beyond(nearest, evidence.case.dtype)
     at_once = evidence.kernel.declares(evidence.case.dtype) and not _claimed(prop, evidence.kernel, result.findings)
-    if severity is not Severity.UNDECIDED or is_active() or at_once:  # what runs on a GPU is widened afterwards
+    if (
+        severity is not Severity.UNDECIDED or evidence.subject.interprets or at_once
+    ):  # what runs on a GPU is widened afterwards
         severity, why = ruled(
             prop, evidence.kernel, evidence.case.dtype, (severity, why), result.findings, unexplained=unexplained
         )
@@ -169,7 +170,7 @@ def _severity(
     violated = {finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED}
     if any(finding.lost or finding.malformed for finding in result.findings if finding.tensor in violated):
         return Severity.WRONG, "", None
-    if not is_active():
+    if not evidence.subject.interprets:
         return Severity.UNDECIDED, NEEDS_INTERPRETER, None
     again = judged_widened(prop, widened(evidence))
     return *of_widened(again, result.findings, evidence.case.dtype), again

@@ -43,7 +43,7 @@ def require_case(
         require_fit(case, family.signature)
         memory_estimate.require(case, family, *memory or ())
         if is_tried(case):
-            sample = sample_of(case, family, inputs, "cpu")
+            sample = sample_of(case, family, inputs)
             oracle = Oracle(family).at(case.dims)
             if oracle.scalable(sample) is None:
                 require(oracle.family, sample)

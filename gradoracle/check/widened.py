@@ -8,7 +8,6 @@ gone away, but is lost precision, too (``Measured``).
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,11 +20,10 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_property import judge_property
-from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.builder_results import intervening
-from gradoracle.execution.interpreter.intervention import Coarsened, Intervention
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
-from gradoracle.execution.widened import Wide, narrowed, renamed, widen
+from gradoracle.model import layouts
+from gradoracle.model.call import Facts, Intervention, Kind
+from gradoracle.model.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.model.contract import PRESETS, default_contract
 from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
@@ -57,23 +55,7 @@ class Widened(Evidence):
 
     def variant(self, key: str, change: Callable[[Sample], Sample], blocks: str | None = None) -> Evidence:
         """Evidence on a sample whose float64 values are changed, with what the kernel gave of them."""
-        return super().variant(key, lambda sample: self._wide(change(sample.map(narrowed))), blocks)
-
-    def _wide(self, sample: Sample) -> Sample:
-        """The sample widened; tensors in their own dtype that are mostly gaps stay, since the gaps would be filled."""
-
-        def each(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {name: self._wide_tensor(name, tensor) for name, tensor in tensors.items()}
-
-        inputs, tangents, cotangents = map(each, (sample.inputs, sample.tangents, sample.cotangents))
-        return replace(sample, inputs=inputs, tangents=tangents, cotangents=cotangents)
-
-    def _wide_tensor(self, name: str, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, Wide):
-            return tensor
-        if tensor.dtype is not torch.float64 and tensor.untyped_storage().nbytes() > _LARGEST:
-            return tensor
-        return renamed(tensor, getattr(torch, super().dtype(name)))
+        return super().variant(key, lambda sample: change(sample).map(in_float64), blocks)
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
         """What rounding explains of the difference of the kernel and the definition, which err independently."""
@@ -179,8 +161,8 @@ class Measured(Widened):
                 exact, until = self._run(subjects, derivative), time.monotonic() + _SECONDS
                 runs: list[Tensors] = []
                 for run in range(_RUNS):
-                    with intervening(Coarsened(_BITS, _factors(run))):
-                        runs.extend(self._run(subjects, derivative))
+                    coarse = Intervention(Kind.COARSEN, bits=_BITS, run=run)
+                    runs.extend(self._run([each.made(intervention=coarse) for each in subjects], derivative))
                     if time.monotonic() > until or (run == 1 and self._is_plain(derivative, exact, runs)):
                         break
             except (Unavailable, Refused, Crashed, Wrong):
@@ -211,14 +193,6 @@ def _differences(exact: Sequence[Tensors], runs: Sequence[Tensors]) -> dict[str,
     pairs = list(zip(runs, [*exact] * (len(runs) // len(exact)), strict=True))
     floats = [name for name, tensor in exact[0].items() if tensor.is_floating_point()]
     return {name: [torch.nan_to_num(r[name] - e[name]) * _SCALE for r, e in pairs if name in e] for name in floats}
-
-
-def _factors(run: int) -> Iterator[float]:
-    """The factors of a run's roundings: in every other run one for all, else one for each operation."""
-    source = random.Random(run)
-    shared = 2.0 ** -source.random()
-    while True:
-        yield shared if run % 2 == 0 else 2.0 ** -source.random()
 
 
 def judged_widened(prop: Property, wide: Widened) -> PropertyResult:
@@ -256,8 +230,8 @@ def widened(evidence: Evidence) -> Widened:
     def make() -> Widened:
         own, dtype = evidence.subject, evidence.case.dtype
         kernel = replace(own.kernel, contracts={**own.kernel.contracts, dtype: widened_contract(evidence.contract)})
-        subject = KernelRunner(own.family, kernel, own.guard, own.label, wide=True)
-        return Widened(evidence.case, evidence.sample.map(widen), subject, evidence.oracle, evidence.blocks)
+        subject = own.widened(dtype, kernel)
+        return Widened(evidence.case, evidence.sample.map(in_float64), subject, evidence.oracle, evidence.blocks)
 
     return evidence.keep("widened", make)
 
@@ -282,8 +256,8 @@ class WidenedRuns:
         self._calls = math.inf if calls is None else calls
         self._until = math.inf if seconds is None else time.monotonic() + seconds
 
-    def tensors(self, intervention: Intervention) -> Tensors:
-        """The tensors of the derivative by name, float64.
+    def tensors(self, intervention: Intervention) -> tuple[Tensors, Facts]:
+        """The tensors of the derivative by name, float64; and what was noted.
 
         Raises:
             OutOfBudget: no call or no time is left.
@@ -292,9 +266,16 @@ class WidenedRuns:
         if self._calls < 1 or time.monotonic() >= self._until:
             raise OutOfBudget
         self._calls -= 1
-        with intervening(intervention):
-            found, _ = getattr(self._subject, self._derivative.value)(self._wide.sample, self._wide.blocks)
-        return {name: found[name] for name in self._wide.names(self._derivative) if name in found}
+        run = getattr(self._subject.made(intervention=intervention), self._derivative.value)
+        found, facts = run(self._wide.sample, self._wide.blocks)
+        return {name: found[name] for name in self._wide.names(self._derivative) if name in found}, facts
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """A float tensor in float64, with its layout; one that is mostly gaps stays, since the gaps would be filled."""
+    if not tensor.is_floating_point() or tensor.dtype is torch.float64 or tensor.untyped_storage().nbytes() > _LARGEST:
+        return tensor
+    return layouts.pointwise(tensor, Tensor.double)
 
 
 def _with_own(budget: Budget, own: Tensor) -> Budget:

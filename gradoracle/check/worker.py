@@ -14,15 +14,14 @@ from gradoracle.check.judge_case import examine
 from gradoracle.check.rehearsal import rehearse
 from gradoracle.check.setup import Setup, functions_of, subjects
 from gradoracle.check.usable_case import require_case
-from gradoracle.execution.call_errors import Crashed, Unavailable
-from gradoracle.execution.compiling import Compiling, compilations_of, compile_ahead
 from gradoracle.execution.device import prepare
-from gradoracle.execution.interpreter.launch_hooks import CalledFunctions
 from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.execution.process import Phase
+from gradoracle.host.compiling import Compiling, compilations_of, compile_ahead
+from gradoracle.host.interpreter.launch_hooks import CalledFunctions
+from gradoracle.model.call_errors import Crashed, Unavailable
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
-from gradoracle.model.job import Compilation, DefinitionJob, Job, Rehearsal
+from gradoracle.model.job import Compilation, DefinitionJob, Job, Phase, Rehearsal
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
@@ -57,9 +56,9 @@ def examiner(
             return compile_ahead(job, phase)
         if isinstance(job, Rehearsal):
             phase("a rehearsal", setup.call_seconds)
-            own, subject = oracle.at(job.case.dims), KernelRunner(family, kernels[job.kernel])
+            own, subject = oracle.at(job.case.dims), KernelRunner(family, kernels[job.kernel], device=setup.device)
             sample, chosen = (
-                sample_of(job.case, own.family, setup.inputs, setup.device),
+                sample_of(job.case, own.family, setup.inputs),
                 [properties[n] for n in job.properties],
             )
             return compilations_of(lambda: rehearse(job.case, sample, subject, own, chosen))
@@ -89,11 +88,9 @@ def examiner(
                 compiling.end()
                 phase(None, None)
 
-        subject = KernelRunner(family, kernels[job.kernel], guard)
+        subject = KernelRunner(family, kernels[job.kernel], guard, device=setup.device)
         before, compiling.longest = compiling.seconds, 0.0
-        result = examine(
-            job, subject, oracle, [properties[name] for name in job.properties], setup.device, setup.inputs
-        )
+        result = examine(job, subject, oracle, [properties[name] for name in job.properties], setup.inputs)
         ran = () if called is None else called.take()
         taken = compiling.seconds - before
         return replace(result, compiling=taken, longest_compilation=compiling.longest, called=ran)

@@ -14,14 +14,14 @@ from gradoracle.check.diagnosis.known_numbers import known_numbers
 from gradoracle.check.edited_definition import graph_of
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened import OutOfBudget, WidenedRuns, widened
-from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.intervention import Numbers, Replaced, Site
-from gradoracle.execution.interpreter.wrong_accesses import SourceLine
 from gradoracle.execution.kernel_runner import Tensors
+from gradoracle.model.call import Intervention, Kind, Site
+from gradoracle.model.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import WrongConstant
 from gradoracle.model.finding import LOCAL_SIGMA, Outcome
 from gradoracle.model.formats import FORMATS
+from gradoracle.model.wrong_accesses import SourceLine
 from gradoracle.oracle.exact.definition import Undefined
 
 STEP = FORMATS["float64"].unit_roundoff ** (1 / 3)  # relative: a central difference errs least at the cube root
@@ -78,10 +78,9 @@ class _Fit:
 
     def explaining(self) -> Iterator[WrongConstant]:
         """The constants that explain the error: first those with all their uses together, then single uses."""
-        numbers = Numbers()
-        tensors = self._runs.tensors(numbers)
+        tensors, facts = self._runs.tensors(Intervention(Kind.NUMBER))
         by_value: dict[float, list[Site]] = {}
-        for site in numbers.sites:
+        for site in facts.sites:
             by_value.setdefault(site.value, []).append(site)
         found = False
         for sites in by_value.values():
@@ -130,7 +129,7 @@ class _Fit:
             size = left
 
     def _with(self, sites: Sequence[Site], value: float) -> Tensors:
-        return self._runs.tensors(Replaced(sites, value))
+        return self._runs.tensors(Intervention(Kind.REPLACE, sites=tuple(sites), by=value))[0]
 
     def _error(self, tensors: Tensors) -> Tensor:
         """The errors of all elements in units of their budgets, float64 [elements]; 0 where they are not compared."""

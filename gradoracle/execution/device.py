@@ -45,7 +45,7 @@ def prepare(device: str) -> None:
     if device != "cpu":
         _wait_without_spinning()
         return
-    from gradoracle.execution import interpreter
+    from gradoracle.host import interpreter
 
     if interpreter.explain_unavailable() is None:
         interpreter.activate()

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle.oracle.exact import machine_code
-from gradoracle.project.provenance import version
+from gradoracle.model import machine_code
+from gradoracle.model.versions import version
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _CGROUP_QUOTAS = (  # microseconds of processor time, and the period: version 2 in one file, version 1 in two
@@ -65,7 +65,7 @@ def describe(device: str = "auto", gpus: int = 1) -> dict[str, str]:
 
 def facilities() -> list[Facility]:
     """Everything that ``gradoracle doctor`` checks, required facilities first."""
-    from gradoracle.execution.interpreter import explain_unavailable
+    from gradoracle.host.interpreter import explain_unavailable
 
     unavailable = explain_unavailable()
     python = platform.python_version() if (3, 10) <= sys.version_info[:2] < (3, 14) else ""

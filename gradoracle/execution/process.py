@@ -24,8 +24,8 @@ from typing import IO, Any
 from gradoracle.execution import fork_server
 from gradoracle.execution.executor import Crash, Result
 from gradoracle.model.errors import first_line
+from gradoracle.model.job import Phase
 
-Phase = Callable[["str | None", "float | None"], None]
 Work = Callable[[Any, Phase], Any]
 
 NOTHING = object()  # the job of an idle process

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradoracle.gate.snapshot import Snapshot
-from gradoracle.model import serialize
+from gradoracle.model import files, serialize
 from gradoracle.model.errors import UsageError, why
-from gradoracle.project import files
 from gradoracle.project.config import Entry, Setting, Settings
 
 SCHEMA = "gradoracle-baseline/3"  # raised when a field is renamed or removed, or changes its meaning

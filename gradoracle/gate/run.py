@@ -19,10 +19,10 @@ from gradoracle.gate.sides import Sides
 from gradoracle.gate.snapshot import Piece, Snapshot
 from gradoracle.gate.snapshot_cache import SnapshotCache
 from gradoracle.gate.tree import Tree, deciding, pieces, project
+from gradoracle.model import cache
 from gradoracle.model.comparison import REGRESSIONS, Comparison, Kind, Line, Weight
 from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Report
-from gradoracle.project import cache
 from gradoracle.project.config import Entry, Setting, Settings
 from gradoracle.project.import_closure import differing
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradoracle.gate.snapshot import UNDECIDED, Errors, OnCase, Snapshot
-from gradoracle.model import serialize
+from gradoracle.model import files, serialize
 from gradoracle.model.errors import UsageError
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import BROKEN, Status
-from gradoracle.project import config, files
+from gradoracle.project import config
 from gradoracle.project.base_overlay import Apart, Places, modules_of, substituted
 from gradoracle.project.config import Setting
 

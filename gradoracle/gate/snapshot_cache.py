@@ -20,11 +20,10 @@ from typing import Any
 
 from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.gate.tree import Tree, deciding
-from gradoracle.model import serialize
+from gradoracle.model import cache, serialize
 from gradoracle.model.errors import UsageError
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
-from gradoracle.project import cache
 from gradoracle.project.config import Entry, Settings
 from gradoracle.project.import_closure import digests, together
 

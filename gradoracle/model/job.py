@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gradoracle.model.case import Case
@@ -13,6 +13,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 
+Phase = Callable[["str | None", "float | None"], None]  # announces what a process does now, and for how long at most
 Why = tuple[Reason, str]  # a kind of reason, and the sentence
 
 

@@ -75,6 +75,7 @@ class Kernel:
         extras: what properties of its family use: other entry points, such as ``stats`` of SDPA, and facts about
             compilations.
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
+        autotuners: how many configurations each Triton autotuner of its modules has, of those with several.
         claims: the derivatives that it claims, and no other is judged; None: all of a shipped kernel, of another the
             forward, the VJP if its outputs ever require grad, the JVP if it has one, and the HVP if it is explicit.
             Others that it offers are judged too, and an error in them is of severity *robustness*.
@@ -108,6 +109,7 @@ class Kernel:
     ieee_dots: bool = False
     arguments: Mapping[str, object] = field(default_factory=dict)
     claims: tuple[Derivative, ...] | None = None
+    autotuners: Mapping[str, int] = field(default_factory=dict)
 
     def is_judged(self, derivative: Derivative) -> bool:
         """Whether properties of a derivative apply to it."""

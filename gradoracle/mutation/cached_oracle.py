@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.widened import narrowed
 from gradoracle.model import layouts
 from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative
@@ -81,7 +80,7 @@ def _key(question: tuple[Any, ...], sample: Sample) -> str:
     digest = hashlib.sha256(repr((question, sorted(sample.options.items()))).encode())
     for group in (sample.inputs, sample.cotangents, sample.tangents):
         for name, tensor in group.items():
-            dense = narrowed(tensor.detach())
+            dense = tensor.detach()
             digest.update(f"{name} {tensor.dtype} {dense.dtype} {tuple(dense.shape)} ".encode())
             digest.update(layouts.content(dense))
         digest.update(b";")

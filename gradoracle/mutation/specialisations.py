@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from gradoracle.execution.interpreter import launch_hooks
+from gradoracle.host.interpreter import launch_hooks
 from gradoracle.model.formats import OF_DTYPES
 
 # (module, function, types by argument, constants by argument, options); a constant's type is "constexpr"

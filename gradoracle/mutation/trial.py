@@ -23,9 +23,8 @@ from gradoracle.check.judge_case import examine
 from gradoracle.check.setup import Setup, subjects
 from gradoracle.execution.device import prepare
 from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.execution.process import Phase
 from gradoracle.model.case import Case
-from gradoracle.model.job import CaseResult, Job, PropertyResult
+from gradoracle.model.job import CaseResult, Job, Phase, PropertyResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
@@ -132,9 +131,9 @@ class _Bench:
             finally:
                 phase(None, None)
 
-        subject = KernelRunner(self.family, self.kernels[job.kernel], guard)
+        subject = KernelRunner(self.family, self.kernels[job.kernel], guard, device=self.setup.device)
         properties: list[Property] = [self.properties[name] for name in job.properties]
-        return examine(job, subject, self.oracle, properties, self.setup.device)
+        return examine(job, subject, self.oracle, properties)
 
     def properties_of(self, job: Job, stage: Stage) -> tuple[str, ...]:
         """The properties that judge a case in a stage."""

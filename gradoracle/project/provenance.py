@@ -13,24 +13,12 @@ from typing import Any
 
 from gradoracle.model.errors import UsageError
 from gradoracle.model.location import function_of, is_source, working_tree
+from gradoracle.model.versions import public, version
 from gradoracle.project.import_closure import closure, digests
 
 ENGINE = ("gradoracle", "torch", "triton")
 _LOGS = ".txt"  # outside a package, probably the log of a run
 _WRITTEN = ("gradoracle-", "https://docs.oasis-open.org/sarif/")  # the schemas of files that gradoracle writes begin so
-
-
-def version(package: str) -> str:
-    """The installed version of a package; "" if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def public(version: str) -> str:
-    """A version without its local part, in which builds for several devices differ."""
-    return version.partition("+")[0]
 
 
 def engine() -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gradoracle.model.errors import UsageError, tell, why
-from gradoracle.project.files import write
+from gradoracle.model.files import write
 from gradoracle.project.outputs import Output
 
 if TYPE_CHECKING:

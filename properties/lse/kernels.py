@@ -16,7 +16,7 @@ from gradoracle.model.signature import cotangent_name
 
 
 def _backward(
-    inputs: Mapping[str, Tensor], cotangent: Tensor, options: Mapping[str, Any], blocks: Any, which: str
+    inputs: Mapping[str, Tensor], cotangent: Tensor, which: str, options: Mapping[str, Any], blocks: Any
 ) -> dict[str, Tensor]:
     """Gradients by name, from the backward of that name, whatever its workspace."""
     leaves = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}

@@ -21,20 +21,20 @@ Options = Mapping[str, Any]
 Named = Mapping[str, Tensor]
 
 
-def _stats(inputs: Tensors, options: Options, blocks: Any) -> tuple[Tensor, ...]:
+def _stats(inputs: Named, options: Options, blocks: Any) -> tuple[Tensor, ...]:
     """(o, m, l)."""
-    return kernels.forward(*inputs, **options, blocks=blocks)
+    return kernels.forward(*inputs.values(), **options, blocks=blocks)
 
 
-def _backward(inputs: Tensors, cotangents: Tensors, statistics: Tensors, options: Options, blocks: Any) -> Any:
+def _backward(inputs: Named, cotangents: Tensors, statistics: Tensors, options: Options, blocks: Any) -> Any:
     """(dq, dk, dv) from given (m, l)."""
-    return kernels.backward(*inputs, *cotangents, *statistics, **options, blocks=blocks)
+    return kernels.backward(*inputs.values(), *cotangents, *statistics, **options, blocks=blocks)
 
 
-def _backward_from_output(inputs: Tensors, cotangents: Tensors, kept: Tensors, options: Options, blocks: Any) -> Any:
+def _backward_from_output(inputs: Named, cotangents: Tensors, kept: Tensors, options: Options, blocks: Any) -> Any:
     """(dq, dk, dv) from given (m, l, o)."""
     m, l, o = kept
-    return kernels.backward(*inputs, *cotangents, m, l, o=o, **options, blocks=blocks)
+    return kernels.backward(*inputs.values(), *cotangents, m, l, o=o, **options, blocks=blocks)
 
 
 def _jvp(inputs: Named, tangents: Named, options: Options, blocks: Any) -> tuple[Tensor, Tensor]:
@@ -43,19 +43,17 @@ def _jvp(inputs: Named, tangents: Named, options: Options, blocks: Any) -> tuple
 
 
 def _jvp_from_statistics(
-    inputs: Tensors, tangents: Tensors, statistics: Tensors, options: Options, blocks: Any
+    inputs: Named, tangents: Tensors, statistics: Tensors, options: Options, blocks: Any
 ) -> tuple[Tensor, Tensor]:
     """(o rebuilt from given m and l, tangent of o)."""
     m, l = statistics
-    return kernels.jvp(*inputs, *tangents, m=m, l=l, **options, blocks=blocks)
+    return kernels.jvp(*inputs.values(), *tangents, m=m, l=l, **options, blocks=blocks)
 
 
-def _jvp_frozen(
-    inputs: Tensors, tangents: Tensors, statistics: Tensors | None, options: Options, blocks: Any
-) -> Tensor:
+def _jvp_frozen(inputs: Named, tangents: Tensors, statistics: Tensors | None, options: Options, blocks: Any) -> Tensor:
     """The tangent of o with m and l frozen, those given or the forward's."""
     m, l = statistics if statistics is not None else (None, None)
-    return kernels.jvp_frozen(*inputs, *tangents, m=m, l=l, **options, blocks=blocks)[1]
+    return kernels.jvp_frozen(*inputs.values(), *tangents, m=m, l=l, **options, blocks=blocks)[1]
 
 
 def _hvp(inputs: Named, tangents: Named, cotangents: Named, options: Options, blocks: Any) -> Any:
@@ -64,10 +62,10 @@ def _hvp(inputs: Named, tangents: Named, cotangents: Named, options: Options, bl
 
 
 def _hvp_central_difference(
-    inputs: Tensors, tangents: Tensors, cotangents: Tensors, step: float, options: Options, blocks: Any
+    inputs: Named, tangents: Tensors, cotangents: Tensors, step: float, options: Options, blocks: Any
 ) -> Any:
     """(hq, hk, hv) by a central difference of VJPs."""
-    return kernels.hvp_central_difference(*inputs, *cotangents, *tangents, step=step, **options, blocks=blocks)
+    return kernels.hvp_central_difference(*inputs.values(), *cotangents, *tangents, step=step, **options, blocks=blocks)
 
 
 WIDEST_UNROLLED = 64

@@ -35,7 +35,9 @@ def _paths(dims: Mapping[str, int]) -> tuple[str, ...]:
     return kernels.PATHS if dims["K"] * dims["C"] <= kernels.LARGEST_FORCED_STATES else ("sequential",)
 
 
-def _scheme(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None) -> dict[str, Tensor]:
+def _scheme(
+    inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None, *_: Any
+) -> dict[str, Tensor]:
     """log Z and gradients by name, on one path, with a state kept every ``chunk`` positions or as the path chooses."""
     leaves = {name: t.detach().requires_grad_(t.is_floating_point()) for name, t in inputs.items()}
     given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]

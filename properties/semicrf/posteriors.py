@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -38,20 +38,12 @@ _TINY = 1e-300
 _FEW = 4  # probes
 
 
-def entry(evidence: Evidence, name: str) -> Any:
-    """What an entry point of the kernel gives on the sample, kept under its name."""
-    sample, kernel = evidence.sample, evidence.kernel
-    options = evidence.subject.options(sample)
-    blocks = kernel.blocks[evidence.blocks] if evidence.blocks else None
-    return evidence.ask(name, lambda: kernel.extras[name](dict(sample.inputs), options, blocks))
-
-
 def marginals(evidence: Evidence) -> dict[str, Part]:
     """The kernel's position [B T C], boundary [B T+1] and segment [B T K C] marginals.
 
     A kernel may sum position marginals up from differences in float64, whose errors are absolute.
     """
-    position, boundary, segment = entry(evidence, "marginals")
+    position, boundary, segment = evidence.entry("marginals")
 
     def parts() -> dict[str, Part]:
         known, paths = _known(evidence), Paths(evidence)
@@ -78,7 +70,7 @@ def meetings(evidence: Evidence) -> Part:
     In truth it is the probability that t is a boundary after a segment of label c (at 0, before a first one that
     follows c). It is 0 where there is no path, past the length, and throughout where every path is forbidden.
     """
-    one, other, *norms = (double(each) for each in entry(evidence, "forward_backward")[:4])
+    one, other, *norms = (double(each) for each in evidence.entry("forward_backward")[:4])
 
     def part() -> Part:
         exact, known = forward_backward(evidence.sample.inputs), _known(evidence)[MEETINGS]
@@ -101,7 +93,7 @@ def totals(evidence: Evidence) -> tuple[Part, Part]:
 
     Both err as log Z does before it is rounded; alpha and beta are rounded too.
     """
-    alpha, beta, alpha_norm, beta_norm, log_z = (double(each) for each in entry(evidence, "forward_backward"))
+    alpha, beta, alpha_norm, beta_norm, log_z = (double(each) for each in evidence.entry("forward_backward"))
     paths, known = Paths(evidence), _of_log_z(evidence)
     at = torch.stack([torch.zeros_like(paths.lengths), paths.lengths], 1)  # [B 2]
     rows = at[:, :, None].expand(-1, -1, alpha.shape[2])

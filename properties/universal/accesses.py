@@ -9,14 +9,12 @@ from gradoracle.properties.agreement import differing
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
-from gradoracle.execution.guard_memory import Memory, filled, inside_tensors
-from gradoracle.execution.interpreter import is_active
-from gradoracle.execution.interpreter.wrong_accesses import Kind
-from gradoracle.execution.kernel_runner import derivative_of
+from gradoracle.model.call import Facts, derivative_of
+from gradoracle.model.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
+from gradoracle.model.wrong_accesses import Kind
 
 _SHOWN = 3
 
@@ -105,8 +103,8 @@ def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Findi
     read; what autograd itself reads of a gradient where forward allocated nothing; elements of one byte.
     """
     own, recorded = _recorded(evidence)
-    for call, memory in recorded.items():
-        found = [str(fault) for fault in memory.faults if fault.kind is Kind.UNWRITTEN]
+    for call, facts in recorded.items():
+        found = [str(fault) for fault in facts.faults if fault.kind is Kind.UNWRITTEN]
         yield _among(own, call, found if found and not _discards(own, call) else [])
 
 
@@ -116,10 +114,9 @@ def _discards(evidence: Evidence, call: str) -> bool:
         return False  # a further entry point, which is not called again
     results = getattr(evidence, call)()
     for sign in (1, -1):
-        subject = evidence.subject.labelled(f"unwritten memory filled with {sign}")
+        subject = evidence.subject.labelled(f"unwritten memory filled with {sign}").made(fill=sign)
         try:
-            with filled(sign), inside_tensors():
-                again, _ = getattr(subject, call)(evidence.sample, evidence.blocks)
+            again, _ = getattr(subject, call)(evidence.sample, evidence.blocks)
         except DeviceLost:
             raise
         except (Refused, Unavailable, Crashed, Wrong):
@@ -131,8 +128,8 @@ def _discards(evidence: Evidence, call: str) -> bool:
 
 def _none_of(evidence: Evidence, kinds: Collection[Kind]) -> Iterator[Finding]:
     own, recorded = _recorded(evidence)
-    for call, memory in recorded.items():
-        yield _among(own, call, [str(fault) for fault in memory.faults if fault.kind in kinds])
+    for call, facts in recorded.items():
+        yield _among(own, call, [str(fault) for fault in facts.faults if fault.kind in kinds])
 
 
 def _among(own: Evidence, call: str, found: Sequence[str]) -> Finding:
@@ -145,8 +142,8 @@ def _among(own: Evidence, call: str, found: Sequence[str]) -> Finding:
 def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Finding]:
     """Note what would be a fault of a shipped kernel; a kernel from outside may mean it."""
     own, recorded = _recorded(evidence)
-    for call, memory in recorded.items():
-        found = [fault for fault in memory.faults if fault.kind is kind]
+    for call, facts in recorded.items():
+        found = [fault for fault in facts.faults if fault.kind is kind]
         name = f"{shown} of {own.subject.label}{call}"
         if not found:
             yield exactly(name, False, "")
@@ -157,9 +154,9 @@ def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Fi
         yield replace(not_checked(name, f"{safe}: {found[0]}"), notes=tuple(lines)[:_SHOWN])
 
 
-def _recorded(evidence: Evidence) -> tuple[Evidence, dict[str, Memory]]:
+def _recorded(evidence: Evidence) -> tuple[Evidence, dict[str, Facts]]:
     """The calls that launched Triton kernels, and whose: with contiguous tensors where a case's layouts are refused."""
-    if not is_active():
+    if not evidence.subject.interprets:
         raise Unavailable("needs Triton's interpreter, which records accesses: --device cpu")
     own = evidence
     try:
@@ -175,13 +172,13 @@ def _recorded(evidence: Evidence) -> tuple[Evidence, dict[str, Memory]]:
             lambda: Evidence(evidence.case, dense, subject, evidence.oracle, evidence.blocks, evidence.is_variant),
         )
         calls = _calls(own)
-    launched = {call: memory for call, memory in calls.items() if memory.launches}
+    launched = {call: facts for call, facts in calls.items() if facts.launches}
     if not launched:
         raise Unavailable("no Triton kernel was launched")
     return own, launched
 
 
-def _calls(evidence: Evidence) -> dict[str, Memory]:
+def _calls(evidence: Evidence) -> dict[str, Facts]:
     evidence.forward()
     evidence.vjp()
     return evidence.calls()

@@ -8,7 +8,7 @@ from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
 
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import REFUSALS, Refused, Unavailable
+from gradoracle.model.call import RaisedError
+from gradoracle.model.call_errors import REFUSALS, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
@@ -21,6 +21,7 @@ from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity
 
 _INTERPRETED = ("InterpreterError", "CannotInterpret")  # what the interpreter makes of any error in a program
+_REFUSALS = frozenset(each.__name__ for each in (*REFUSALS, TypeError, IndexError))
 _NAMES_A_WANT = re.compile(r"\b(wants?|expected|expect(s|ed)?|must|requires?|required|should)\b", re.I)
 
 
@@ -56,16 +57,16 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     shipped, taken, interpreted = not evidence.kernel.outside, list[str](), list[str]()
     for bad in bad_arguments(evidence):
         inputs = {**evidence.sample.inputs, **bad.changed}
-        raised = evidence.ask(f"bad argument, {bad.what}", partial(_raised, evidence, inputs), recorded=False)
+        raised = evidence.subject.raised(f"bad argument, {bad.what}", evidence.sample, inputs, evidence.blocks)
         if shipped:
             yield exactly(bad.what, bool(_fault(raised, bad)), _fault(raised, bad))
         elif raised is None and _definition_refuses(evidence, inputs):
             taken.append(bad.what)
-        elif type(raised).__name__ in _INTERPRETED:
+        elif raised is not None and raised.names[0] in _INTERPRETED:
             interpreted.append(bad.what)
         else:
-            wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError, IndexError))
-            yield exactly(bad.what, wrong, f"raised {_shown(raised)}, expected ValueError")
+            wrong = raised is not None and _REFUSALS.isdisjoint(raised.names)
+            yield exactly(bad.what, wrong, f"raised {raised.shown if raised else ''}, expected ValueError")
     if taken:
         raise Unavailable(f"the kernel accepts arguments that the definition refuses: {', '.join(taken)}")
     if interpreted:
@@ -146,15 +147,6 @@ def _shapes(tensor: Tensor) -> tuple[str, ...]:
     return (str(shape), f"[{sizes}]", "x".join(map(str, shape)), *ranks)
 
 
-def _raised(evidence: Evidence, inputs: dict[str, Tensor]) -> Exception | None:
-    """What the kernel raises on these inputs, None where it returns."""
-    try:
-        evidence.kernel.call(*_positional(evidence, inputs), **_keywords(evidence, inputs))
-    except Exception as error:
-        return error
-    return None
-
-
 def _definition_refuses(evidence: Evidence, inputs: dict[str, Tensor]) -> bool:
     options = {**_keywords(evidence, inputs), **evidence.sample.options}
     try:
@@ -174,13 +166,13 @@ def _keywords(evidence: Evidence, inputs: dict[str, Tensor]) -> dict[str, Any]:
     return {**tensors, **{n: v for n, v in evidence.sample.options.items() if n not in barred}}
 
 
-def _fault(raised: Exception | None, bad: BadArgument) -> str:
+def _fault(raised: RaisedError | None, bad: BadArgument) -> str:
     """What is wrong with the answer of a shipped kernel; empty where nothing is."""
     if raised is None:
         return "was accepted, expected ValueError"
-    if type(raised) is not ValueError:
-        return f"raised {_shown(raised)}, expected ValueError"
-    text = str(raised)
+    text = raised.text
+    if raised.names[0] != ValueError.__name__:
+        return f"raised {raised.shown}, expected ValueError"
     missing = []
     if not any(re.search(rf"\b{re.escape(name)}\b", text) for name in bad.names):
         missing.append(f"the argument ({' or '.join(bad.names)})")
@@ -189,8 +181,3 @@ def _fault(raised: Exception | None, bad: BadArgument) -> str:
     if not _NAMES_A_WANT.search(text):
         missing.append("what is expected")
     return f"raised ValueError {text!r}, which does not name {' and '.join(missing)}" if missing else ""
-
-
-def _shown(raised: Exception | None) -> str:
-    lines = str(raised).strip().splitlines()
-    return f"{type(raised).__name__}: {lines[0]}" if lines else type(raised).__name__

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 from gradoracle.properties.applicability import all_of, small_enough
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Refused
-from gradoracle.execution.interpreter.autotuner import trials
+from gradoracle.model.call_errors import Refused
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
@@ -23,7 +17,7 @@ from gradoracle.model.severity import Severity
 
 
 def _is_autotuned(case: Case, kernel: Kernel) -> str | None:
-    return None if autotuners(kernel) else "the kernel's module has no autotuned Triton kernel"
+    return None if kernel.autotuners else "the kernel's module has no autotuned Triton kernel"
 
 
 @property(
@@ -41,14 +35,14 @@ def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iter
     bound by the wrong block. every_block_configuration_agrees does the same for declared configurations.
     Cannot catch: autotuners in modules other than the kernel's own.
     """
-    tuners, turn = autotuners(evidence.kernel), evidence.case.seed // 11
-    shown = ", ".join(f"{name} {turn % len(tuner.configs)}" for name, tuner in tuners.items())
-    forced = evidence.variant(f"configurations {shown}", lambda sample: sample)
-    with _anew(tuners, lambda configs: [configs[turn % len(configs)]]):
-        try:
-            found = forced.vjp()
-        except Refused as refusal:
-            raise Refused(f"with configurations {shown}: {refusal}") from None
+    turn = evidence.case.seed // 11
+    chosen = {name: turn % count for name, count in evidence.kernel.autotuners.items()}
+    shown = ", ".join(f"{name} {number}" for name, number in chosen.items())
+    forced = evidence.variant(f"configurations {shown}", lambda sample: sample).made(configurations=chosen)
+    try:
+        found = forced.vjp()
+    except Refused as refusal:
+        raise Refused(f"with configurations {shown}: {refusal}") from None
     yield from evidence.compare(Derivative.FORWARD, found)
     yield from evidence.compare(Derivative.VJP, found)
 
@@ -70,40 +64,7 @@ def trials_of_an_autotuner_leave_nothing_behind(evidence: Evidence) -> Iterator[
     Cannot catch: memory that is cleared in trials alone, which nothing_is_loaded_before_it_is_written sees; autotuners
     in modules other than the kernel's own.
     """
-    tuners = autotuners(evidence.kernel)
-    tried = evidence.variant("trials", lambda sample: sample)
-    with _anew(tuners, list), trials():
-        found = tried.vjp()
+    tried = evidence.variant("trials", lambda sample: sample).made(trials=True)
+    found = tried.vjp()
     yield from evidence.compare(Derivative.FORWARD, found)
     yield from evidence.compare(Derivative.VJP, found)
-
-
-def autotuners(kernel: Kernel) -> dict[str, Any]:
-    """The Triton autotuners with several configurations in the modules that a kernel's functions come from, by name."""
-    found: dict[str, Any] = {}
-    for function in (kernel.call, kernel.vjp):
-        while isinstance(function, functools.partial):
-            function = function.func
-        if function is None:
-            continue
-        module = sys.modules.get(getattr(inspect.unwrap(function), "__module__", None) or "")
-        for name, value in vars(module).items() if module is not None else ():
-            if type(value).__name__ == "Autotuner" and len(getattr(value, "configs", ())) > 1:
-                found[name] = value
-    return found
-
-
-@contextmanager
-def _anew(tuners: dict[str, Any], chosen: Callable[[list[Any]], list[Any]]) -> Iterator[None]:
-    """While it lasts, each autotuner has the chosen ones of its configurations, and what it had found is forgotten."""
-    kept = {name: (tuner.configs, dict(tuner.cache)) for name, tuner in tuners.items()}
-    try:
-        for tuner in tuners.values():
-            tuner.configs = chosen(tuner.configs)
-            tuner.cache.clear()
-        yield
-    finally:
-        for name, (configs, cache) in kept.items():
-            tuners[name].configs = configs
-            tuners[name].cache.clear()
-            tuners[name].cache.update(cache)

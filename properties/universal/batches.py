@@ -20,7 +20,7 @@ from gradoracle.properties.members import (
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Refused, Unavailable
+from gradoracle.model.call_errors import Refused, Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import property
 

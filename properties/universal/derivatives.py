@@ -11,7 +11,7 @@ from gradoracle.properties.exactness import silenced
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import NoDerivative, Unavailable
+from gradoracle.model.call_errors import NoDerivative, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import small_enough
-from gradoracle.properties.universal.repetition import own_storage
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import property
 
@@ -27,13 +25,7 @@ def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     _require_gpu(evidence)
     exact = evidence.kernel.deterministic
     expected = evidence.vjp()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)  # cycles: what does not wait for this stream reads the copies too soon
-        copy = evidence.sample.map(own_storage)
-        found, _ = evidence.subject.vjp(copy, evidence.blocks)
-    stream.synchronize()
+    found, _ = evidence.subject.made(stream=True).vjp(evidence.sample, evidence.blocks)
     yield from agree(evidence, found, expected, exact=exact)
 
 
@@ -46,13 +38,12 @@ def second_device_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: anything without a second GPU, where it is not checked.
     """
     _require_gpu(evidence)
-    if torch.cuda.device_count() < 2:
+    if evidence.subject.host.devices < 2:
         raise Unavailable("needs a second GPU")
-    other = (torch.cuda.current_device() + 1) % torch.cuda.device_count()
-    found, _ = evidence.subject.vjp(evidence.sample.to(f"cuda:{other}"), evidence.blocks)
-    yield from agree(evidence, {name: tensor.to("cuda") for name, tensor in found.items()}, evidence.vjp())
+    found, _ = evidence.subject.on("cuda:1").vjp(evidence.sample, evidence.blocks)
+    yield from agree(evidence, found, evidence.vjp())
 
 
 def _require_gpu(evidence: Evidence) -> None:
-    if next(iter(evidence.sample.inputs.values())).device.type != "cuda":
+    if evidence.subject.device == "cpu":
         raise Unavailable("needs a GPU")

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import WIDEST_SENSITIVITY, Allowance, exactly, judge, not_checked
-from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Refused, Unavailable, Wrong
-from gradoracle.execution.kernel_runner import Tensors
+from gradoracle.check.evidence import Evidence, Tensors
+from gradoracle.model.call_errors import Refused, Unavailable, Wrong
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative

@@ -10,8 +10,7 @@ from gradoracle.properties.applicability import small_enough
 
 from gradoracle.check.acceptance import TOO_WIDE, exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.returned import wrong
-from gradoracle.execution.widened import narrowed
+from gradoracle.model.call_errors import wrong
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import Families, PropertyKind, property
 from gradoracle.model.reason import Reason
@@ -35,7 +34,7 @@ def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterato
     subject, sample = evidence.subject, evidence.sample
     got = evidence.keep("integer outputs", lambda: subject.integers(sample, evidence.blocks))
     dims = {spec.name: spec.dims for spec in evidence.oracle.family.signature.whole}
-    for name, true in integers(evidence.oracle.family, sample.map(narrowed), evidence.contract).items():
+    for name, true in integers(evidence.oracle.family, sample, evidence.contract).items():
         found = got[name].detach().to("cpu", torch.int64)
         if found.shape != true.value.shape:
             raise wrong(name, f"{name} has shape {tuple(found.shape)}, expected {tuple(true.value.shape)}")

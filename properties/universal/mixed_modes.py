@@ -15,13 +15,7 @@ from gradoracle.properties.exactness import silenced
 
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import NoDerivative, Severed
-from gradoracle.execution.second_order import (
-    forward_over_reverse,
-    in_the_cotangents,
-    of_some_inputs,
-    reverse_over_forward,
-)
+from gradoracle.model.call_errors import NoDerivative, Severed
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
@@ -49,9 +43,8 @@ def hvp_of_some_inputs_alone(evidence: Evidence) -> Iterator[Finding]:
     expected = [name for number, name in enumerate(primals) if bits >> number & 1]
     tangents = silenced(evidence.sample.tangents, expected)
     variant = evidence.variant(f"tangents on {', '.join(expected)}", lambda sample: sample.with_tangents(**tangents))
-    yield from variant.compare(
-        Derivative.HVP, of_some_inputs(variant.subject, variant.sample, variant.blocks, expected)
-    )
+    products = variant.subject.hvp_of_some_inputs(variant.sample, variant.blocks, expected)
+    yield from variant.compare(Derivative.HVP, products)
 
 
 @property(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)
@@ -64,7 +57,7 @@ def reverse_over_forward_gives_hvp_and_vjp(evidence: Evidence) -> Iterator[Findi
     Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
     evidence.vjp()
-    products, gradients = reverse_over_forward(evidence.subject, evidence.sample, evidence.blocks)
+    products, gradients = evidence.subject.reverse_over_forward(evidence.sample, evidence.blocks)
     yield from evidence.compare(Derivative.HVP, products)
     yield from evidence.compare(Derivative.VJP, gradients)
 
@@ -79,9 +72,8 @@ def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
     evidence.vjp()
-    yield from evidence.compare(
-        Derivative.HVP, forward_over_reverse(evidence.subject, evidence.sample, evidence.blocks)
-    )
+    products = evidence.subject.forward_over_reverse(evidence.sample, evidence.blocks)
+    yield from evidence.compare(Derivative.HVP, products)
 
 
 @property(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)
@@ -94,7 +86,8 @@ def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Itera
     Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
     evidence.vjp()
-    yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))
+    products = evidence.subject.jvp_by_cotangents(evidence.sample, evidence.blocks)
+    yield from evidence.compare(Derivative.JVP, products)
 
 
 @property(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from gradoracle.properties.agreement import agree
@@ -16,18 +13,17 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.evidence import Evidence, Tensors
-from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess
-from gradoracle.execution.widened import laid
+from gradoracle.model.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import property
+from gradoracle.model.tensor_bits import NoAddresses, addresses
+from gradoracle.model.wrong_accesses import Kind, WrongAccess
 
 FAR = 1 << 31  # elements
 NEARBY = "the same where no offset passes 2^31: a stride is ignored"
 _ADDRESSES = 1 << 42  # bytes of one tensor on a CPU, which gives a process 2^47
 _ASKED = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 on
 
 
 @property(applies=small_enough, one_in=5, cause="offset")
@@ -47,12 +43,11 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     fars = _fars(evidence.sample, evidence.case.seed // 7)
     if not fars:
         raise Unavailable("no tensor has a dim of more than one member")
-    on_gpu = next(iter(evidence.sample.inputs.values())).device.type == "cuda"
+    on_gpu = evidence.subject.device != "cpu"
     if on_gpu:
         fars = [fars[evidence.case.seed // 7 % len(fars)]]
     label = f", {fars[0]} past 2^31" if on_gpu else ", all arguments past 2^31"
     found = _derivatives(evidence, fars)
-    torch.cuda.empty_cache()  # gigabytes, which the other workers of this GPU want too
     findings = [(finding, made) for made in found for finding in agree(evidence, *made.pair, label=label)]
     wrong = any(finding.outcome is Outcome.VIOLATED for finding, _ in findings)
     ignored = wrong and _is_wrong_nearby(evidence, fars)
@@ -145,10 +140,11 @@ def _derivatives(
 
     ``far``: whether the gaps reach past 2^31; else they are small.
     """
+    on_gpu = evidence.subject.device != "cpu"
     changed: dict[str, dict[str, Tensor]] = {group: {} for group in _groups(evidence.sample)}
     for each in fars:
         own = _groups(evidence.sample)[each.group][each.name]
-        changed[each.group][each.name] = laid(own, partial(_laid, axis=each.axis, far=far))
+        changed[each.group][each.name] = _laid(own, each.axis, far, on_gpu)
     moved = evidence.sample.with_inputs(**changed["input"]).with_cotangents(**changed["cotangent"])
     moved = moved.with_tangents(**changed["tangent"])
     found: list[_Made] = []
@@ -159,37 +155,25 @@ def _derivatives(
             if derivative is Derivative.VJP:
                 raise
             continue  # the property of that derivative says so
-        tensors, memory = getattr(evidence.subject, derivative.value)(moved, evidence.blocks)
-        found.append(_Made((tensors, expected), memory.faults))
+        tensors, facts = getattr(evidence.subject, derivative.value)(moved, evidence.blocks)
+        found.append(_Made((tensors, expected), facts.faults))
     return found
 
 
-def _laid(tensor: Tensor, axis: int, far: bool = True) -> Tensor:
+def _laid(tensor: Tensor, axis: int, far: bool, on_gpu: bool) -> Tensor:
     """The tensor with its last member along an axis beyond element 2^31 of its storage, and the rest of it dense.
 
     Not ``far``, a gap of 16 elements or more is between members.
     """
     rest = torch.empty([size for other, size in enumerate(tensor.shape) if other != axis], device="meta")
     last = tensor.shape[axis] - 1
-    most = 0 if tensor.device.type == "cuda" else min(FAR - 16, _ADDRESSES // (last * tensor.element_size()))
+    most = 0 if on_gpu else min(FAR - 16, _ADDRESSES // (last * tensor.element_size()))
     step = 16 * -(-max(most, FAR // last + 1, rest.numel()) // 16) if far else 16 * (rest.numel() // 16 + 2)
     count = last * step + rest.numel()
     strides = list(rest.stride())
     strides.insert(axis, step)
-    storage = _memory(count, tensor)
-    return storage.as_strided(tensor.shape, tuple(strides)).copy_(tensor)
-
-
-def _memory(count: int, like: Tensor) -> Tensor:
-    """So many elements: on a GPU of its free memory, on a CPU of addresses that are backed where they are touched."""
-    size = count * like.element_size()
-    needs = f"needs {math.ceil(size / 2**30)} GiB of"
-    if like.device.type == "cuda":
-        if size > torch.cuda.mem_get_info()[0] / 4:  # other workers want memory at the same time
-            raise Unavailable(f"{needs} free GPU memory")
-        return torch.empty(count, dtype=like.dtype, device=like.device)
     try:
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
-    except (OSError, ValueError, OverflowError):
-        raise Unavailable(f"{needs} addresses") from None
-    return torch.frombuffer(pages, dtype=like.dtype, count=count)
+        storage = addresses(count, tensor.dtype)
+    except NoAddresses as error:
+        raise Unavailable(str(error)) from None
+    return storage.as_strided(tensor.shape, tuple(strides), 0).copy_(tensor)

@@ -17,8 +17,8 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model import layouts
+from gradoracle.model.call_errors import Refused, Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
@@ -50,18 +50,10 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: state that is the same at every call; runs_are_bit_identical sees what differs between equal calls.
     """
     exact = evidence.kernel.deterministic
-    copy = evidence.sample.map(own_storage)
-    first, _ = evidence.subject.vjp(copy, evidence.blocks)
-    kept = {name: tensor.clone() for name, tensor in first.items()}
-    arguments = {tensor.untyped_storage().data_ptr() for tensor in copy.inputs.values()}
-    first = {n: kept[n] if t.untyped_storage().data_ptr() in arguments else t for n, t in first.items()}  # x is x
+    halves = _halves(evidence.sample)
+    kept, second, first = evidence.subject.vjp_in_the_same_memory(evidence.sample, halves, evidence.blocks)
     yield from agree(evidence, kept, evidence.vjp(), exact=exact, label=", first")
-    halved = evidence.variant("inputs halved", lambda sample: sample.map(own_storage).with_inputs(**_halves(sample)))
-    for tensor in copy.inputs.values():
-        if tensor.is_floating_point():
-            storage = layouts.storage_of(tensor)
-            storage.copy_(layouts.scaled(storage, 0.5))
-    second, _ = evidence.subject.vjp(copy, evidence.blocks)
+    halved = evidence.variant("inputs halved", lambda sample: sample.with_inputs(**halves))
     yield from agree(halved, second, halved.vjp(), exact=exact, label=", other inputs in the same memory")
     yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
 
@@ -147,16 +139,11 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
 def _configurations(evidence: Evidence) -> Collection[str]:
     """The block configurations that may be forced on a case; the interpreter compiles none and runs all of them."""
     kernel, case = evidence.kernel, evidence.case
-    if kernel.fits is None or not any(tensor.is_cuda for tensor in evidence.sample.inputs.values()):
+    if kernel.fits is None or evidence.subject.device == "cpu":
         names: Collection[str] = kernel.blocks
         return names
     fitting = kernel.fits(case.dtype, case.dims)
     return [name for name in kernel.blocks if name in fitting]
-
-
-def own_storage(tensor: Tensor) -> Tensor:
-    """A tensor of the same bits and layout in storage of its own."""
-    return layouts.pointwise(tensor, Tensor.clone)
 
 
 def _halves(sample: Sample) -> dict[str, Tensor]:

@@ -9,20 +9,16 @@ from gradoracle.properties.agreement import differing
 from gradoracle.properties.applicability import all_of, small_enough, through_autograd
 from torch import Tensor
 
-from gradoracle.cases.sample import Change
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Refused, Unavailable
-from gradoracle.execution.guard_memory import differing_bits, is_poison, storage_bytes
-from gradoracle.execution.kernel_runner import derivative_of
+from gradoracle.model.call import derivative_of
+from gradoracle.model.call_errors import Refused, Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
-from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
-
-_MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
+from gradoracle.model.tensor_bits import Change, differing_bits, is_poison, storage_bytes
 
 
 @property(rank=7, kind=PropertyKind.MEMORY, severity=Severity.WRONG)
@@ -54,8 +50,8 @@ def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
     addresses sees these, and inputs_and_cotangents_are_unmodified those into inputs.
     """
     _run(evidence)
-    for call, memory in evidence.calls().items():
-        found = memory.overwritten()
+    for call, facts in evidence.calls().items():
+        found = facts.bands
         yield exactly(f"memory of {call}", bool(found), "; ".join(found[:3]), call=derivative_of(call))
 
 
@@ -75,8 +71,7 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
     refused = _refusal(evidence)
     if refused is not None and not sample.changes:
         raise refused
-    device = next(iter(sample.inputs.values())).device
-    fresh = sample_of(evidence.case, family, sample.source or None, str(device))
+    fresh = sample_of(evidence.case, family, sample.source or None)
     fresh = fresh.without_tangents(evidence.kernel.no_gradient)
     groups = ((sample.inputs, fresh.inputs, ""), (sample.cotangents, fresh.cotangents, "d"))
     for mine, original, prefix in (*groups, (sample.tangents, fresh.tangents, "t")):
@@ -102,31 +97,16 @@ def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     used again. backward_twice_with_retain_graph_gives_the_same sees its effect.
     Cannot catch: tensors kept on ctx by other means, which no hook sees; that property does.
     """
-    saved: list[tuple[Tensor, Tensor]] = []
-    changed_early = []
-
-    def pack(tensor: Tensor) -> int:
-        if sum(t.nbytes for t, _ in saved) > _MOST_SAVED:
-            raise Unavailable("memory: the saved tensors are too large to copy", Reason.MEMORY)
-        saved.append((tensor, tensor.detach().clone()))
-        return len(saved) - 1
-
-    def unpack(index: int) -> Tensor:
-        tensor, before = saved[index]
-        if differing(tensor.detach(), before).any():
-            changed_early.append(index)
-        return tensor
-
     expected = [name for name in evidence.sample.tangents if name not in evidence.kernel.no_gradient]
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        evidence.subject.vjp(evidence.sample, evidence.blocks, expected)
+    saved = evidence.subject.saved(evidence.sample, evidence.blocks, expected)
     if not saved:
         raise Unavailable("nothing is saved through save_for_backward")
-    for index, (tensor, before) in enumerate(saved):
-        when = "between forward and backward" if index in changed_early else "during backward"
-        wrong = differing(tensor.detach(), before)
-        name = f"saved tensor {index} of shape {tuple(tensor.shape)}"
-        yield exactly(name, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements changed {when}")
+    for index, (before, unpacked, after) in enumerate(saved):
+        early = unpacked is not None and bool(differing(unpacked, before).any())
+        when = "between forward and backward" if early else "during backward"
+        wrong = differing(after, before)
+        name = f"saved tensor {index} of shape {tuple(before.shape)}"
+        yield exactly(name, wrong, f"{int(wrong.sum())} of {wrong.numel()} elements changed {when}")
 
 
 def _run(evidence: Evidence) -> list[Derivative]:
@@ -152,12 +132,11 @@ def _unchanged(name: str, tensor: Tensor, original: Tensor, noted: tuple[str, Ch
     if noted is not None:
         call, change = noted
         shown_by = derivative_of(call)
-        if change.elements is not None and change.elements.any():
+        if change.elements.any():
             wrong = change.elements
             message = f"{int(wrong.sum())} of {wrong.numel()} elements were changed by {call}"
             return exactly(name, wrong, message, call=shown_by)
-        what = "elements" if change.elements is None else f"{change.around} bytes around the elements"
-        message = f"{what} of {name} were changed by {call}"
+        message = f"{change.around} bytes around the elements of {name} were changed by {call}"
         return exactly(name, True, message, elements=tensor.numel(), call=shown_by)
     wrong = differing_bits(tensor, original)
     if wrong.any():

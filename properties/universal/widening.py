@@ -9,13 +9,10 @@ from dataclasses import replace
 
 from gradoracle.properties.applicability import small_enough
 
-from gradoracle.check.evidence import Evidence
+from gradoracle.check.evidence import Evidence, Tensors
 from gradoracle.check.severity import NEEDS_INTERPRETER, shrinks_like_rounding
 from gradoracle.check.widened import measured, widened
-from gradoracle.execution.call_errors import NoDerivative, Refused, Unavailable
-from gradoracle.execution.interpreter import is_active
-from gradoracle.execution.kernel_runner import Tensors
-from gradoracle.execution.widened import CannotWiden
+from gradoracle.model.call_errors import NoDerivative, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
@@ -44,7 +41,7 @@ def definition_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     of autograd too where the kernel has explicit ones, and in further entry points that properties of its family call.
     Cannot catch: lost precision, which goes away when widened; vjp_matches_the_oracle does.
     """
-    if not is_active():
+    if not evidence.subject.interprets:
         raise Unavailable(NEEDS_INTERPRETER, Reason.LACKING)
     evidence.forward()  # what is refused as written is refused
     yield from _judged(evidence, _compared(Derivative.FORWARD, Evidence.tensors))
@@ -59,7 +56,7 @@ def definition_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
             with suppress(Unavailable, Refused):  # a kernel need not have it; the properties that match it say so
                 yield from _judged(evidence, _compared(derivative, derived))
     if own := _of_an_entry_point(evidence):
-        with suppress(Unavailable, Refused, CannotWiden):
+        with suppress(Unavailable, Refused):
             yield from _judged(evidence, own.judge)
 
 

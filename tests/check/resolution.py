@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 
 if interpreter.explain_unavailable() is None:
     interpreter.activate()

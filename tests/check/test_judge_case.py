@@ -18,9 +18,9 @@ from gradoracle.check.judge_property import judge_property
 from gradoracle.check.setup import Setup, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.check.worker import entry
-from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Poisoned
+from gradoracle.model.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.model.case import Case
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Outcome
@@ -42,7 +42,7 @@ WRONG, RIGHT = exactly("y", True, "is wrong"), exactly("y", False, "")
 def evidence(setup: Setup = SETUP, case: Case = CASE) -> Evidence:
     family, kernels, _ = subjects(setup)
     (kernel,) = kernels.values()
-    return Evidence(case, sample_of(case, family, None, "cpu"), KernelRunner(family, kernel), Oracle(family))
+    return Evidence(case, sample_of(case, family, None), KernelRunner(family, kernel), Oracle(family))
 
 
 def does(*steps: Any) -> Any:
@@ -107,7 +107,7 @@ def test_a_lost_device_ends_the_case_with_what_is_known() -> None:
     how = "RuntimeError: CUDA error: gone"
     properties = [does(RIGHT), does(DeviceLost("vjp", how)), does(RIGHT)]
     with pytest.raises(Poisoned) as caught:
-        examine(Job("right", CASE, ()), subject, oracle, properties, "cpu")
+        examine(Job("right", CASE, ()), subject, oracle, properties)
     assert caught.value.how == how
     assert [r.status for r in caught.value.value.results] == [Status.HOLDS, Status.CRASHED]
     assert caught.value.value.lost == "vjp"

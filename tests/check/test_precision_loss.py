@@ -12,8 +12,8 @@ from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.precision_loss import lost_at
 from gradoracle.check.widened import widened
-from gradoracle.execution import interpreter
 from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.host import interpreter
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import Statement

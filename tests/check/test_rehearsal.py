@@ -58,7 +58,6 @@ def test_most_calls_of_a_case_are_rehearsed_and_no_others(place: int) -> None:
         KernelRunner(SUBJECTS.family, KERNEL, calls.guard),
         ORACLE,
         [SUBJECTS.properties[n] for n in job.properties],
-        "cpu",
     )
     found = rehearsed(job)
     assert found <= calls.names and len(found) > 0.85 * len(calls.names)

@@ -9,8 +9,8 @@ from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened import widened
 from gradoracle.check.wrong_constant import wrong_constant
-from gradoracle.execution import interpreter
 from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.host import interpreter
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome

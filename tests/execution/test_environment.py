@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle.execution import environment, interpreter
+from gradoracle.execution import environment
 from gradoracle.execution.environment import describe, facilities
+from gradoracle.host import interpreter
 
 
 def test_the_record_names_versions_and_processor() -> None:

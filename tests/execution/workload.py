@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 
-from gradoracle.execution.process import Phase, Poisoned, Work
+from gradoracle.execution.process import Poisoned, Work
+from gradoracle.model.job import Phase
 
 state = {"jobs": 0}
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from programs import gradoracle
 
+from gradoracle.model.cache import VARIABLE
 from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Report, Status
-from gradoracle.project.cache import VARIABLE
 from gradoracle.report.json import read
 
 KERNEL = "my_kernels/rmsnorm.py"

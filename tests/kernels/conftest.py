@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 
 if not torch.cuda.is_available():
     interpreter.activate()

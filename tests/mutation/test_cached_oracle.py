@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gradoracle.cases.sample import build
-from gradoracle.execution.widened import widen
+from gradoracle.check.widened import in_float64
 from gradoracle.model.case import Case
 from gradoracle.model.contract import contract
 from gradoracle.model.derivative import Derivative
@@ -78,8 +78,8 @@ def test_other_values_other_questions_and_other_layouts(tmp_path: Path, asked: l
 
 def test_widened_tensors_are_told_from_those_as_written(tmp_path: Path, asked: list[str]) -> None:
     oracle = CachedOracle(tmp_path, pick, "float64", 64)
-    sample = build(CASE, pick.signature)
-    wide = sample.map(widen)
+    sample = build(replace(CASE, dtype="bfloat16"), pick.signature)
+    wide = sample.map(in_float64)
     own = [answers(Oracle(pick, "float64"), each) for each in (sample, wide)]
     asked.clear()
     for _ in range(2):
@@ -107,9 +107,9 @@ def test_a_widened_sample_is_another_and_is_remembered_too(tmp_path: Path, asked
     sample = build(case, pick.signature)
     oracle = CachedOracle(tmp_path, pick, "float64", graphs=8)
     answers(oracle, sample)
-    first = answers(oracle, sample.map(widen))
+    first = answers(oracle, sample.map(in_float64))
     assert asked == ["budgets", "truth"] * 2
-    again = answers(CachedOracle(tmp_path, pick, "float64", graphs=8), sample.map(widen))
+    again = answers(CachedOracle(tmp_path, pick, "float64", graphs=8), sample.map(in_float64))
     assert asked == ["budgets", "truth"] * 2
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 
 if not torch.cuda.is_available() and interpreter.explain_unavailable() is None:
     interpreter.activate()

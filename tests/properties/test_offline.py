@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from gradoracle.properties import offline
 
-from gradoracle.project import cache
-from gradoracle.project.cache import Cache
+from gradoracle.model import cache
+from gradoracle.model.cache import Cache
 
 SOURCE = """
 import triton

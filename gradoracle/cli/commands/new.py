@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gradoracle.model.errors import UsageError, why
-from gradoracle.project.files import write
+from gradoracle.model.files import write
 from gradoracle.report.showing import say
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.exact.machine_code import HAS_NUMBA, jitted
+from gradoracle.model.machine_code import HAS_NUMBA, jitted
 from gradoracle.oracle.rounding.quantity import all_finite
 
 _MASK = (1 << 64) - 1

@@ -16,7 +16,7 @@ from gradoracle.properties.offline import (
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, property
 from gradoracle.model.severity import Severity

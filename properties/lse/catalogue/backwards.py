@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import small_enough
@@ -17,17 +16,8 @@ from gradoracle.model.severity import Severity
 
 
 def _gradients(evidence: Evidence, which: str, run: str = "") -> dict[str, Tensor]:
-    sample = evidence.sample
-    (cotangent,) = sample.cotangents.values()
-    call = partial(
-        evidence.kernel.extras["backward"],
-        sample.inputs,
-        cotangent,
-        evidence.subject.options(sample),
-        evidence.kernel.blocks[evidence.blocks] if evidence.blocks else None,
-        which,
-    )
-    found: dict[str, Tensor] = evidence.ask(f"{which} backward{run}", call)
+    (cotangent,) = evidence.sample.cotangents.values()
+    found: dict[str, Tensor] = evidence.entry("backward", cotangent, which, key=f" {which}{run}")
     return found
 
 

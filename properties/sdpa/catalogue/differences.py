@@ -9,13 +9,11 @@ from dataclasses import replace
 import torch
 from gradoracle.properties.agreement import differ
 from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.sdpa.catalogue.statistics import extra
 from torch import Tensor
 
 from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
-from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative, Program, program
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
@@ -56,7 +54,7 @@ def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[
     for step in STEPS[evidence.case.dtype]:
         defined = evidence.define(f"central difference {step}", _difference(evidence, step), args)
         tangents, cotangents = tuple(sample.tangents.values()), tuple(sample.cotangents.values())
-        got = extra(evidence, "hvp_central_difference", tangents, cotangents, step, key=f" {step}")
+        got = evidence.entry("hvp_central_difference", tangents, cotangents, step, key=f" {step}")
         for name, tensor, (truth, allowance) in zip(NAMES, got, defined, strict=True):
             true = truths[name]
             truncation = (truth.value - true.value).abs()  # C h^2 and beyond
@@ -135,8 +133,7 @@ def explicit_entry_points_agree_with_autograd(evidence: Evidence) -> Iterator[Fi
     Catches: an entry point, or an autograd rule, that passes arguments in another order or drops an option.
     Cannot catch: errors that both share; jvp_matches_the_oracle and hvp_matches_the_oracle do.
     """
-    plain = replace(evidence.kernel, jvp=None, hvp=None)
-    subject = KernelRunner(evidence.subject.family, plain, evidence.subject.guard, "through autograd: ")
+    subject = evidence.subject.labelled("through autograd", recorded=True).by_autograd(JVP, HVP)
     through_autograd = Evidence(evidence.case, evidence.sample, subject, evidence.oracle, evidence.blocks)
     for derivative in (HVP, JVP):
         explicit = evidence.tensors(derivative)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from gradoracle.properties.agreement import compared
@@ -26,6 +25,8 @@ from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.error_relation import Part
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import layouts
+from gradoracle.model.call import Held
+from gradoracle.model.contract import default_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import property
@@ -33,15 +34,6 @@ from gradoracle.model.property import property
 FORWARD, VJP, JVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP
 _LAYOUTS = ("contiguous", "transposed", "sliced", "strided")  # of m and l, from case to case
 LARGEST_EXPONENT = 60.0  # of a stale exp(S - m): beyond it float32 and the formats of operands overflow
-
-
-def extra(evidence: Evidence, name: str, *arguments: Any, key: str = "") -> Any:
-    """What an extra entry point of the kernel gives on the sample, kept under its name (and ``key``)."""
-    sample, kernel = evidence.sample, evidence.kernel
-    options = evidence.subject.options(sample)
-    blocks = kernel.blocks[evidence.blocks] if evidence.blocks else None
-    inputs = tuple(sample.inputs.values())
-    return evidence.ask(f"{name}{key}", lambda: kernel.extras[name](inputs, *arguments, options, blocks))
 
 
 def statistics(evidence: Evidence) -> dict[str, Part]:
@@ -57,7 +49,7 @@ def statistics(evidence: Evidence) -> dict[str, Part]:
         return m, torch.exp(s - level).sum(-1)
 
     defined = evidence.define("m and l", program, [scores.q, scores.k], [kept, kept])
-    _, m, l = extra(evidence, "stats")
+    _, m, l = evidence.entry("stats")
     return {
         name: Part(name, got, truth.value, allowance)
         for name, got, (truth, allowance) in zip("ml", (m, l), defined, strict=True)
@@ -85,7 +77,7 @@ def l_lies_between_one_and_the_number_of_keys(evidence: Evidence) -> Iterator[Fi
     Cannot catch: a wrong l within the bounds; the_saved_statistics_are_those_of_the_scores does.
     """
     scores = Scores(evidence.sample)
-    _, m, l = extra(evidence, "stats")
+    _, m, l = evidence.entry("stats")
     rows = slice(scores.first, None)
     m, l = m[:, :, rows].cpu().double(), l[:, :, rows].cpu().double()
     finite = m.isfinite() | ~torch.tensor(bool(scores.p.isfinite().all()))  # a score may overflow
@@ -143,7 +135,7 @@ def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterato
     for entry, given in (("backward", kept[:2]), ("backward_from_output", kept)):
         if entry not in evidence.kernel.extras:
             continue
-        gradients = extra(evidence, entry, tuple(evidence.sample.cotangents.values()), given)
+        gradients = evidence.entry(entry, tuple(evidence.sample.cotangents.values()), given)
         source = "m and l" if len(given) == 2 else "m, l and o"
         got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
         yield from compared(evidence, got, f" from {source}, {layout}", (VJP,))
@@ -159,15 +151,21 @@ def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Fin
     Cannot catch: errors that it shares with the JVP that computes m and l; jvp_matches_the_oracle does.
     """
     laid, layout = _laid_out(evidence, "m", "l")
-    o, tangent = extra(evidence, "jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
+    o, tangent = evidence.entry("jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
     yield from compared(evidence, {"o": o, "jvp.o": tangent}, f" from m and l, {layout}", (FORWARD, JVP))
 
 
-def _laid_out(evidence: Evidence, *names: str) -> tuple[tuple[Tensor, ...], str]:
+def _laid_out(evidence: Evidence, *names: str) -> tuple[tuple[Tensor | Held, ...], str]:
     """Some of the forward's o, m and l in a layout, another from case to case, and its name."""
     layout = _LAYOUTS[evidence.case.seed // 11 % len(_LAYOUTS)]
-    found = dict(zip("oml", extra(evidence, "stats"), strict=True))
-    return tuple(layouts.apply(found[name], layout) for name in names), layout
+    found = dict(zip("oml", evidence.entry("stats"), strict=True))
+    return tuple(_held(evidence, name, layouts.apply(found[name], layout)) for name in names), layout
+
+
+def _held(evidence: Evidence, name: str, tensor: Tensor) -> Tensor | Held:
+    """One of o, m and l as the kernel holds it: o in the dtype of the inputs, m and l in that of residuals."""
+    own = evidence.case.dtype
+    return evidence.held(tensor, own if name == "o" else default_contract(own).residuals)
 
 
 def frozen(evidence: Evidence) -> Part:
@@ -182,7 +180,7 @@ def frozen(evidence: Evidence) -> Part:
 
     args = [*evidence.sample.inputs.values(), *evidence.sample.tangents.values()]
     ((truth, allowance),) = evidence.define("frozen jvp", program, args)
-    got = extra(evidence, "jvp_frozen", tuple(evidence.sample.tangents.values()), None)
+    got = evidence.entry("jvp_frozen", tuple(evidence.sample.tangents.values()), None)
     return Part("frozen jvp.o", got, truth.value, allowance)
 
 
@@ -247,7 +245,7 @@ def frozen_stats_jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding
         evidence,
         "frozen jvp.o",
         _frozen_tangent,
-        lambda stats: extra(evidence, "jvp_frozen", given, stats, key=" stale"),
+        lambda stats: evidence.entry("jvp_frozen", given, stats, key=" stale"),
     )
 
 
@@ -263,12 +261,12 @@ def jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding]:
     given = tuple(evidence.sample.tangents.values())
     yield _of_stale_statistics(
         evidence, "jvp.o", _centred_tangent,
-        lambda stats: extra(evidence, "jvp_from_statistics", given, stats, key=" stale")[1],
+        lambda stats: evidence.entry("jvp_from_statistics", given, stats, key=" stale")[1],
     )  # fmt: skip
 
 
 def _of_stale_statistics(
-    evidence: Evidence, name: str, tangent: Callable[..., Tensor], call: Callable[[tuple[Tensor, Tensor]], Tensor]
+    evidence: Evidence, name: str, tangent: Callable[..., Tensor], call: Callable[[tuple[Tensor | Held, ...]], Tensor]
 ) -> Finding:
     """Judge ``call((m, l))`` by ``tangent(P, scale, q, k, v, tq, tk, tv)`` with the m and l of another sample."""
     before = evidence.variant(
@@ -276,7 +274,7 @@ def _of_stale_statistics(
     )
     if not all(t.isfinite().all() for t in before.sample.inputs.values()):
         return not_checked(name, "the sample of the stale statistics overflows")
-    _, m, l = extra(before, "stats")
+    _, m, l = before.entry("stats")
     scores = Scores(evidence.sample)
     rows, scale = slice(scores.first, None), scores.scale
     visible, m_seen, l_seen = scores.visible[rows], m[:, :, rows].cpu().double(), l[:, :, rows].cpu().double()
@@ -293,7 +291,8 @@ def _of_stale_statistics(
     args = [inputs["q"][:, :, rows], inputs["k"], inputs["v"]]
     args += [tangents["q"][:, :, rows], tangents["k"], tangents["v"], m_seen, l_seen]
     ((truth, allowance),) = evidence.define(f"stale {name}", program, args)
-    part = Part(f"{name} of stale m, l", call((m, l))[:, :, rows], truth.value, allowance)
+    stale = call((_held(evidence, "m", m), _held(evidence, "l", l)))
+    part = Part(f"{name} of stale m, l", stale[:, :, rows], truth.value, allowance)
     finding = _judged(part, evidence, evidence.axes("jvp.o"), "jvp.o")
     if finding.outcome is Outcome.HOLDS:
         sums = rebuild(m_seen, l_seen, scores.q[:, :, rows], scores.k).sum(-1)

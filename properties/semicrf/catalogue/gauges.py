@@ -34,7 +34,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Refused, Unavailable
+from gradoracle.model.call_errors import Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.formats import FORMATS

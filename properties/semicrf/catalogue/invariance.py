@@ -232,9 +232,8 @@ def _has_two_paths(case: Case, kernel: Kernel) -> str | None:
 
 def _scheme(evidence: Evidence, path: str, chunk: int | None = None) -> dict[str, Tensor]:
     """log Z and gradients on a path of the kernel, with a state kept every so many positions."""
-    inputs, g = evidence.sample.inputs, evidence.sample.cotangents["log_z"]
-    call = evidence.kernel.extras["scheme"]
-    found: dict[str, Tensor] = evidence.ask(f"{path} in chunks of {chunk}", lambda: call(inputs, g, path, chunk))
+    g = evidence.sample.cotangents["log_z"]
+    found: dict[str, Tensor] = evidence.entry("scheme", g, path, chunk, key=f" {path} in chunks of {chunk}")
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from gradoracle.properties.semicrf.readings.recursion import Array
 
-from gradoracle.oracle.exact.machine_code import jitted
+from gradoracle.model.machine_code import jitted
 from gradoracle.oracle.rounding.probes import mixed
 
 # ``by``: Veltkamp's splitter, the factors of logs, of weights, of posteriors and of tangents with their inverses, half

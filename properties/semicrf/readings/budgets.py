@@ -37,7 +37,7 @@ from torch.nn.functional import avg_pool1d
 from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.formats import FORMATS
-from gradoracle.oracle.exact.machine_code import side_by_side
+from gradoracle.model.machine_code import side_by_side
 from gradoracle.oracle.rounding.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.rounding.rounding_model import SQUARABLE, half_spacing

@@ -17,7 +17,7 @@ from gradoracle.properties.semicrf.readings import scaled as scaled
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradoracle.oracle.exact.machine_code import HAS_NUMBA
+from gradoracle.model.machine_code import HAS_NUMBA
 
 Array = NDArray[Any]
 

@@ -46,7 +46,7 @@ from gradoracle.properties.semicrf.readings.arithmetic import (
 from gradoracle.properties.semicrf.readings.recursion import Problem
 from torch import Tensor
 
-from gradoracle.oracle.exact.machine_code import jitted
+from gradoracle.model.machine_code import jitted
 from gradoracle.oracle.rounding.probes import mixed
 
 FROM_ALPHA, FROM_BETA, SHARED = "from alpha", "from beta", "shared"  # ways to a product: whose log Z, or shares

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gradoracle.oracle.exact.machine_code import jitted
+from gradoracle.model.machine_code import jitted
 
 _LOG2_E = 1.0 / math.log(2.0)
 # ln 2 in three parts, the first two of 20 bits: their products with whole numbers below 2^33 are exact

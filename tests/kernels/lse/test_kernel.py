@@ -48,7 +48,7 @@ def test_every_derivative_is_within_its_budget(
 def gradients(which: str, causal: bool = True) -> tuple[torch.Tensor, ...]:
     found = evidence("several tiles", "float32", causal, None, True, True)
     (g,) = found.sample.cotangents.values()
-    made = KERNEL.extras["backward"](found.sample.inputs, g, found.sample.options, kernels.BLOCKS["small"], which)
+    made = KERNEL.extras["backward"](found.sample.inputs, g, which, found.sample.options, kernels.BLOCKS["small"])
     return tuple(made.values())
 
 

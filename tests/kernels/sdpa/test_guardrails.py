@@ -146,6 +146,6 @@ def test_float64_on_a_gpu_is_refused():
 
 def test_bfloat16_is_refused_where_the_interpreter_would_multiply_raw_bits():
     program = PROGRAM.format(dtype="torch.bfloat16", device="cpu")
-    activated = f"from gradoracle.execution import interpreter; interpreter.activate(){program}"
+    activated = f"from gradoracle.host import interpreter; interpreter.activate(){program}"
     assert "multiplies as raw bits" in compiling(program, TRITON_INTERPRET="1")
     assert compiling(activated) == "1.0\n"

@@ -8,8 +8,8 @@ from gradoracle.kernels import semicrf as kernels
 from gradoracle.kernels.semicrf import sequential, tables
 from gradoracle.kernels.semicrf.guardrails import Problem
 
-from gradoracle.execution.interpreter.record import recording
-from gradoracle.execution.interpreter.wrong_accesses import Kind
+from gradoracle.host.interpreter.record import recording
+from gradoracle.model.wrong_accesses import Kind
 from tests.kernels.semicrf.test_kernel import assert_right, computed
 from tests.kernels.semicrf.test_reference import draw
 

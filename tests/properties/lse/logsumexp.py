@@ -131,7 +131,7 @@ class Backwards:
         self.own, self.runs = own, 0
 
     def __call__(
-        self, inputs: Mapping[str, Tensor], cotangent: Tensor, options: Mapping[str, Any], blocks: Any, which: str
+        self, inputs: Mapping[str, Tensor], cotangent: Tensor, which: str, options: Mapping[str, Any], blocks: Any
     ) -> dict[str, Tensor]:
         """The gradients by name (``dq``)."""
         given = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}

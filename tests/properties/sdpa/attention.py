@@ -182,20 +182,20 @@ def kernel(fault: str = CORRECT) -> Kernel:
         return given["scale"], given["causal"]
 
     def backward(inputs: Any, cotangents: Any, statistics: Any, given: Any, blocks: Any) -> Any:
-        primals = inputs[::-1] if own.has("arguments crossed") else inputs
+        primals = _of(inputs)[::-1] if own.has("arguments crossed") else _of(inputs)
         return own.backward(*primals, *cotangents, *options(given))
 
     extras: dict[str, Callable[..., Any]] = {
-        "stats": lambda inputs, given, blocks: own.forward(*inputs, *options(given)),
+        "stats": lambda inputs, given, blocks: own.forward(*_of(inputs), *options(given)),
         "backward": backward,
         "jvp_from_statistics": lambda inputs, tangents, statistics, given, blocks: own.jvp_from(
-            inputs, tangents, statistics, *options(given)
+            _of(inputs), tangents, statistics, *options(given)
         ),
         "jvp_frozen": lambda inputs, tangents, statistics, given, blocks: own.jvp_frozen(
-            inputs, tangents, statistics, *options(given)
+            _of(inputs), tangents, statistics, *options(given)
         ),
         "hvp_central_difference": lambda inputs, tangents, cotangents, step, given, blocks: own.difference(
-            inputs, tangents, *cotangents, step, *options(given)
+            _of(inputs), tangents, *cotangents, step, *options(given)
         ),
     }
     return Kernel(

@@ -92,8 +92,8 @@ def test_the_interpreter_has_all_configurations() -> None:
 def test_a_gpu_is_forced_to_configurations_that_fit_alone(compiled: None) -> None:
     case = SimpleNamespace(dtype="float32", dims={"D": 128, "Dv": 128})
 
-    def found(is_cuda: bool) -> list[str]:
-        sample = SimpleNamespace(inputs={"q": SimpleNamespace(is_cuda=is_cuda)})
-        return list(_configurations(SimpleNamespace(kernel=KERNEL, case=case, sample=sample)))  # type: ignore[arg-type]
+    def found(device: str) -> list[str]:
+        own = SimpleNamespace(kernel=KERNEL, case=case, subject=SimpleNamespace(device=device))
+        return list(_configurations(own))  # type: ignore[arg-type]
 
-    assert found(True) == ["small"] and found(False) == list(KERNEL.blocks)
+    assert found("cuda") == ["small"] and found("cpu") == list(KERNEL.blocks)

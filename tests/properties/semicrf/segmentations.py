@@ -155,7 +155,9 @@ def _paths(dims: Mapping[str, int]) -> tuple[str, ...]:
 def _scheme(fault: str) -> Any:
     """Paths of a kernel, both the same but for a fault of one path or of short chunks."""
 
-    def run(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None) -> dict[str, Tensor]:
+    def run(
+        inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None, *_: Any
+    ) -> dict[str, Tensor]:
         own = Segmentations("transposed transition" if (fault, path) == ("parallel transposed", "parallel") else "")
         leaves = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}
         given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.exact.machine_code import jitted
+from gradoracle.model.machine_code import jitted
 
 single = np.float32
 FAULTS = ("", "norms in float32", "scores cut at 1e6", "durations one off")

@@ -15,10 +15,10 @@ from sweeps import covering, slow
 from torch import Tensor
 
 from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.model import machine_code
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
-from gradoracle.oracle.exact import machine_code
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Oracle
 from tests.properties.semicrf import plain

@@ -7,8 +7,8 @@ import torch
 from gradoracle.properties.semicrf.catalogue.length import errors_in_sigma_do_not_grow_with_the_length as the_property
 from sweeps import slow
 
+from gradoracle.model.machine_code import HAS_NUMBA
 from gradoracle.model.verdict import Status
-from gradoracle.oracle.exact.machine_code import HAS_NUMBA
 from tests.properties.semicrf import single
 from tests.properties.semicrf.segmentations import SHIPPED, judge
 from tests.properties.semicrf.wrong import FLOAT32

@@ -14,7 +14,7 @@ from gradoracle.properties.semicrf.readings.balls import certify
 from torch import Tensor
 
 from gradoracle.model.derivative import Derivative
-from gradoracle.oracle.exact.machine_code import HAS_NUMBA
+from gradoracle.model.machine_code import HAS_NUMBA
 from tests.properties.semicrf.samples import WORDS, apart, defined, random_walk, sample
 
 SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=3 T=7 C=3 K=1", "B=3 T=12 C=2 K=5", "B=2 T=9 C=3 K=12"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradoracle.cases.sample import build
 from gradoracle.model.case import parse
 from gradoracle.model.kernel import Kernel
-from gradoracle.oracle.exact.machine_code import HAS_NUMBA
+from gradoracle.model.machine_code import HAS_NUMBA
 from tests.properties.judging import Row
 from tests.properties.semicrf import segmentations, single
 from tests.properties.semicrf.segment_probabilities import kernel as wrong_shipped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import interpreted
 import pytest
 import torch
@@ -52,9 +54,9 @@ def test_the_report_names_kernel_line_program_and_element():
 
 @pytest.mark.parametrize(("more", "status"), [(0, Status.HOLDS), (1, Status.VIOLATED)])
 def test_a_further_entry_point_is_judged_by_what_it_accesses(more, status):
-    one = evidence(of_sums(summing()), Case("sums", {"B": 3, "N": 10}), sums)
-    one.ask("totals", lambda: summing(more=more)(one.sample.inputs["x"]))
-    one.ask("of a bad argument", lambda: summing(more=1)(one.sample.inputs["x"]), recorded=False)
+    extras = {"totals": lambda inputs, options, blocks: summing(more=more)(inputs["x"])}
+    one = evidence(replace(of_sums(summing()), extras=extras), Case("sums", {"B": 3, "N": 10}), sums)
+    one.entry("totals")
     result = judge_on(INSIDE, one)
     assert result.status is status
     wrong = [finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED]

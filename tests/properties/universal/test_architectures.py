@@ -10,7 +10,7 @@ from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
 from gradoracle.properties.universal.architectures import shared_memory_fits_each_architecture as prop
 from programs import python
 
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.finding import Outcome
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status

@@ -11,7 +11,8 @@ from gradoracle.properties.universal.autotuning import trials_of_an_autotuner_le
 from places import ROOT
 from programs import python
 
-from gradoracle.execution import device, interpreter
+from gradoracle.execution import device
+from gradoracle.host import interpreter
 from tests.properties.toys import CASE, RIGHT
 
 PROGRAM = """
@@ -20,22 +21,25 @@ from gradoracle.execution import device
 device.prepare("cpu")
 from gradoracle.model.case import Case
 from gradoracle.model.kernel import Kernel
-from gradoracle.properties.universal.autotuning import (
-    autotuners,
-    every_autotuned_configuration_matches_the_oracle as property,
-)
+from dataclasses import replace
+from gradoracle.host.autotuned import autotuners
+from gradoracle.properties.universal.autotuning import every_autotuned_configuration_matches_the_oracle as property
 from gradoracle.properties.universal.autotuning import trials_of_an_autotuner_leave_nothing_behind as tried
 from tests.properties.universal import autotuned
 from tests.properties.toys import judged
 
-kernel = Kernel("halve", "halve", autotuned.call, outside=True)
+def declared(call):
+    kernel = Kernel("halve", "halve", call, outside=True)
+    return replace(kernel, autotuners={name: len(each.configs) for name, each in autotuners(kernel).items()})
+
+kernel = declared(autotuned.call)
 found = {}
 for seed in (0, 11):
     found[seed] = judged(property, kernel, Case("halve", {"N": 40}, seed=seed), autotuned.halve).status.value
 tuner = autotuned.product
 trials = {}
 for name, call in (("right", autotuned.call), ("added", autotuned.added_up)):
-    kernel = Kernel("halve", "halve", call, outside=True)
+    kernel = declared(call)
     trials[name] = judged(tried, kernel, Case("halve", {"N": 40}), autotuned.halve).status.value
 left = [len(tuner.configs), len(tuner.cache), "do_bench" in vars(tuner)]
 print(json.dumps([found[0], found[11], sorted(autotuners(kernel)), left, trials]))

@@ -12,6 +12,7 @@ from gradoracle.properties.universal.offsets import NEARBY, offsets_past_2_31_gi
 from gradoracle.cases.sample import build
 from gradoracle.check.diagnosis.diagnosis import diagnose, of_results
 from gradoracle.check.judge_property import judge_property
+from gradoracle.model import tensor_bits
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, pick, right
@@ -35,12 +36,12 @@ def test_the_longest_dim_has_two_turns():
 def test_the_stride_fits_32_bits_and_twice_the_stride_does_not_where_there_is_room(monkeypatch):
     tensor = torch.arange(24.0).view(2, 3, 4)
     for axis in (1, 2):
-        laid = offsets._laid(tensor, axis)
+        laid = offsets._laid(tensor, axis, True, False)
         assert torch.equal(laid, tensor) and laid.stride(axis) < 2**31 <= laid.stride(axis) * 2
     monkeypatch.setattr(offsets, "_ADDRESSES", 1 << 33)
-    laid = offsets._laid(tensor, 2)
+    laid = offsets._laid(tensor, 2, True, False)
     assert torch.equal(laid, tensor) and laid.stride(2) * 2 < 2**31 <= laid.stride(2) * 3
-    assert offsets._laid(tensor, 0).stride(0) > 2**31  # of two members the stride itself needs more
+    assert offsets._laid(tensor, 0, True, False).stride(0) > 2**31  # of two members the stride itself needs more
 
 
 def test_without_a_dim_of_several_members_and_without_addresses_it_says_so(monkeypatch):
@@ -50,7 +51,7 @@ def test_without_a_dim_of_several_members_and_without_addresses_it_says_so(monke
     def none(*args, **kwargs):
         raise OSError
 
-    monkeypatch.setattr(offsets.mmap, "mmap", none)
+    monkeypatch.setattr(tensor_bits.mmap, "mmap", none)
     found = judged(PROPERTY, RIGHT)
     assert found.status is Status.NOT_CHECKED and found.reason.startswith("needs ")
 
@@ -84,7 +85,7 @@ def test_a_stride_that_is_ignored_is_no_offset_that_wraps():
     for kernel_, cause in ((IgnoresStrides.apply, ""), (wrapping, "offset")):
         results = [judged(PROPERTY, kernel(kernel_))]
         assert diagnose(of_results(results, {PROPERTY.name: PROPERTY})).cause == cause
-    assert offsets._laid(torch.zeros(3, 4), 0, far=False).stride() == (32, 1)
+    assert offsets._laid(torch.zeros(3, 4), 0, False, False).stride() == (32, 1)
 
 
 @needs_a_gpu

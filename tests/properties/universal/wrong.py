@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradoracle.execution import interpreter
+from gradoracle.host import interpreter
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle

@@ -1,0 +1,1 @@
+"""Hosts of kernels: they run what is judged, and know no truth."""

@@ -1,0 +1,269 @@
+"""Host: runs the kernels of one target. It knows their arguments and how they are called, and no truth.
+
+Around each call: new memory is poisoned, accesses of interpreted programs are recorded or fenced, a GPU may be claimed,
+every float may be float64 (widened). What a kernel raises is sorted; what it returns is replied as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.host.autotuned import anew
+from gradoracle.host.claimed_cuda import cuda_claimed
+from gradoracle.host.derivatives import ENTRIES, Bound
+from gradoracle.host.guard_memory import Memory, fenced, filled, inside_tensors, poisoned, recorded
+from gradoracle.host.interpreter.autotuner import trials
+from gradoracle.host.interpreter.launch_hooks import dots_in_ieee
+from gradoracle.host.interpreter.values import CannotInterpret, CannotWiden
+from gradoracle.host.raised import raise_if_lost, told_by_triton
+from gradoracle.host.saved import watching_saved
+from gradoracle.host.widened import narrowed, place_of, renamed, widening
+from gradoracle.model import layouts
+from gradoracle.model.call import Accesses, Call, Entry, Facts, Held, RaisedError, Reply, derivative_of
+from gradoracle.model.call_errors import (
+    REFUSALS,
+    Crashed,
+    DeviceLost,
+    NoDerivative,
+    Refused,
+    Unavailable,
+    Wrong,
+    end_of,
+)
+from gradoracle.model.errors import first_line, named, out_of_memory
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.reason import Reason
+
+_SLEEP = 20_000_000  # cycles of a GPU: what does not wait for its stream reads its arguments too soon
+
+
+class Host:
+    """The kernels of one target, by name."""
+
+    def __init__(self, kernels: Mapping[str, Kernel]) -> None:
+        self._kernels = dict(kernels)
+
+    def call(self, call: Call) -> Reply:
+        """Make a call, on its own tensors: what the kernel writes to them is in the reply.
+
+        Raises:
+            KeyboardInterrupt: the user interrupts.
+        """
+        kernel, seen = self._kernels[call.kernel], _Seen()
+        try:
+            bound = _bound(kernel, call)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            return Reply.ended(call, end_of(Unavailable(f"memory: {first_line(error)}", Reason.MEMORY)))
+        returned: Any = {}
+        end = None
+        try:
+            with self._around(bound, seen):
+                returned = self._entered(bound, seen)
+        except (Refused, Unavailable, Crashed, Wrong) as error:
+            end = end_of(error)
+        parts = {} if end is not None else {part: _given(own) for part, own in returned.items()}
+        return Reply(parts, seen.facts(), end, _after(bound))
+
+    def _entered(self, bound: Bound, seen: _Seen) -> Mapping[str, Any]:
+        """What an entry gives."""
+        call, kernel = bound.asked, bound.kernel
+        if call.entry == Entry.RAISED.value:
+            with torch.no_grad():
+                seen.raised = _raised(bound)
+            return {}
+        derived = ENTRIES.get(call.entry)
+        if derived is None:
+            with torch.no_grad():
+                own = tuple(_taken(each, call.how.device) for each in call.arguments)
+                blocks = kernel.blocks[call.blocks] if call.blocks else None
+                return {"returned": kernel.extras[call.entry](bound.inputs, *own, dict(call.options), blocks)}
+        with watching_saved() if call.how.saved else nullcontext() as saved:
+            found = dict(derived(bound))
+        if saved is not None:
+            found |= saved.parts()
+        return found
+
+    def _around(self, bound: Bound, seen: _Seen) -> AbstractContextManager[None]:
+        return _running_wide(bound, seen) if bound.asked.how.wide is not None else _running(bound, seen)
+
+
+class _Seen:
+    """What is seen of a call while it runs."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.bands: tuple[str, ...] = ()
+        self.raised: RaisedError | None = None
+        self.noted: Any = None
+
+    def facts(self) -> Facts:
+        """All of it."""
+        own = self.memory
+        return Facts(
+            own.launches,
+            own.faults,
+            own.outside,
+            self.bands,
+            tuple(getattr(self.noted, "places", ())),
+            tuple(getattr(self.noted, "sites", ())),
+            bool(getattr(self.noted, "overflowed", False)),
+            self.raised,
+        )
+
+
+def _bound(kernel: Kernel, call: Call) -> Bound:
+    """The kernel with the arguments as it is given them: on their device, or widened."""
+    how = call.how
+    tensors = call.tensors()
+    if how.device != "cpu":
+        tensors = {n: t if t.is_meta else layouts.moved(t, how.device) for n, t in tensors.items()}
+    if how.wide is not None:
+        tensors = {n: renamed(t, getattr(torch, how.wide[n])) if n in how.wide else t for n, t in tensors.items()}
+    return Bound(kernel, call.with_tensors(tensors))
+
+
+def _after(bound: Bound) -> dict[str, Tensor]:
+    """The arguments after a call."""
+    found = {name: narrowed(tensor) for name, tensor in bound.asked.tensors().items()}
+    return {name: layouts.moved(tensor, "cpu") if tensor.is_cuda else tensor for name, tensor in found.items()}
+
+
+def _given(value: Any) -> Any:
+    """What is returned, as plain tensors on the CPU."""
+    if isinstance(value, Tensor):
+        return narrowed(value.detach()).cpu()
+    if isinstance(value, Mapping):
+        return {str(name): _given(each) for name, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_given, value))
+    return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
+
+
+def _taken(value: Any, device: str) -> Any:
+    """An argument of a further entry point as the kernel takes it."""
+    if isinstance(value, Held):
+        return renamed(value.tensor, getattr(torch, value.dtype))
+    if isinstance(value, Tensor):
+        return layouts.moved(value, device) if device != "cpu" else value
+    return tuple(_taken(each, device) for each in value) if isinstance(value, tuple) else value
+
+
+def _raised(bound: Bound) -> RaisedError | None:
+    """What the kernel raises on its arguments; None where it returns."""
+    try:
+        bound.returned(list(bound.inputs.values()))
+    except Wrong:
+        return None
+    except Exception as error:
+        return RaisedError(tuple(each.__name__ for each in type(error).__mro__), str(error))
+    return None
+
+
+@contextmanager
+def _running(bound: Bound, seen: _Seen) -> Iterator[None]:
+    """Poison what a call allocates, see what it accesses, and sort what it raises."""
+    call, kernel = bound.asked, bound.kernel
+    how, name = call.how, call.how.name
+    try:
+        with ExitStack() as around:
+            if how.configurations or how.trials:
+                around.enter_context(anew(kernel, how.configurations))
+            if how.trials:
+                around.enter_context(trials())
+            if how.fill:
+                around.enter_context(filled(how.fill))
+                around.enter_context(inside_tensors())
+            seen.memory = around.enter_context(poisoned())
+            around.enter_context(_watched(seen.memory, how.accesses))
+            around.enter_context(cuda_claimed(kernel.needs_cuda))
+            around.enter_context(dots_in_ieee(kernel.ieee_dots))
+            if how.stream:
+                around.enter_context(_on_a_stream(bound))
+            yield
+        if how.accesses is Accesses.RECORDED:
+            seen.bands = tuple(seen.memory.overwritten())
+        if how.device != "cpu":
+            torch.cuda.synchronize()
+    except Crashed as crash:
+        crash.call = crash.call or name
+        raise
+    except (Wrong, Refused, Unavailable, KeyboardInterrupt):
+        raise
+    except MemoryError:
+        raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
+    except CannotInterpret as error:
+        raise Unavailable(str(error)) from None
+    except REFUSALS as error:
+        if out_of_memory(error):
+            raise Unavailable(f"memory: {first_line(error)}", Reason.MEMORY) from None
+        raise_if_lost(error, f"{how.label}{name}")
+        if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
+            raise Refused(named(error)) from None
+        raise Unavailable(f"{name} raised {named(error)}", Reason.RAISED) from None
+    except SystemExit as error:
+        raise Crashed(f"{name} called exit with code {error.code}", call=name) from None
+    except BaseException as error:
+        if (said := told_by_triton(error)) and (name == "forward" or name.startswith("vjp")):
+            raise Refused(said) from None
+        text, about = f"{name} raised {said or named(error)}", derivative_of(name)
+        if about is not None and about not in how.claims:
+            raise NoDerivative(text) from error
+        raise Crashed(text, call=name) from error
+
+
+def _watched(memory: Memory, accesses: Accesses) -> AbstractContextManager[None]:
+    does: dict[Accesses, Callable[[Memory], AbstractContextManager[None]]] = {
+        Accesses.RECORDED: recorded,
+        Accesses.FENCED: fenced,
+        Accesses.UNREPORTED: lambda _: fenced(Memory()),
+        Accesses.FREE: lambda _: nullcontext(),
+    }
+    return does[accesses](memory)
+
+
+@contextmanager
+def _on_a_stream(bound: Bound) -> Iterator[None]:
+    """On a stream that has work queued; the arguments are copied on it just before the call."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(_SLEEP)
+        for group in (bound.inputs, bound.tangents, bound.cotangents):
+            group.update({name: layouts.pointwise(tensor, Tensor.clone) for name, tensor in group.items()})
+        yield
+    stream.synchronize()
+
+
+@contextmanager
+def _running_wide(bound: Bound, seen: _Seen) -> Iterator[None]:
+    """Run a call widened; its programs access no memory outside their tensors.
+
+    Raises:
+        Unavailable: whatever it raises that it does not raise as written.
+    """
+    from gradoracle.host.interpreter.builder_results import intervening
+    from gradoracle.host.interpreter.intervention import made
+
+    how, kernel = bound.asked.how, bound.kernel
+    try:
+        seen.noted = None if how.intervention is None else made(how.intervention)
+        does = nullcontext() if seen.noted is None else intervening(seen.noted)
+        with does, inside_tensors(), widening(), cuda_claimed(kernel.needs_cuda):
+            yield
+    except (Wrong, Unavailable, DeviceLost):
+        raise
+    except MemoryError:
+        raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
+    except Exception as error:
+        told = isinstance(error, (Crashed, CannotWiden))
+        why = str(error) if told else f"{how.name.removeprefix('widened ')} raised {named(error)}"
+        where = "" if isinstance(error, Crashed) else place_of(error.__traceback__)
+        at = f", at {where}" if where else ""
+        raise Unavailable(f"cannot be widened: {why}{at}", Reason.NOT_WIDENED) from None

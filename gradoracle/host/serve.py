@@ -1,0 +1,125 @@
+"""Serve: the process of a host: it loads kernels and answers calls until its judge is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gradoracle.host.compiling import compilations_of, compile_ahead
+from gradoracle.host.host import Host
+from gradoracle.host.lifeline import die_with_parent
+from gradoracle.model import wire
+from gradoracle.model.errors import first_line
+from gradoracle.model.job import Compilation
+from gradoracle.model.serialize import from_plain, to_plain
+
+
+def serve(memory: int | None, channel: int, lifeline: int) -> None:
+    """The whole life of a host's process.
+
+    Args:
+        memory: bytes beyond which an allocation fails; None: no limit.
+        channel: descriptor of its end of a socket, on which it gets the pickled ``(entry, setup)`` and then calls.
+            ``entry`` is "package.module:function"; it returns a Host, given ``setup`` and what announces compilations.
+        lifeline: read end of a pipe whose write end only the judge holds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it leads a session, which Ctrl-C does not reach
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory is not None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (memory if hard < 0 else min(memory, hard), hard))
+    faulthandler.enable()
+    for descriptor in (channel, lifeline):
+        os.set_inheritable(descriptor, False)
+    die_with_parent(lifeline)
+    code = 0
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the judge is gone
+            _Server(socket.socket(fileno=channel)).run()
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # skip the clean-up of libraries, which a kernel may have broken
+
+
+class _Server:
+    """Answers one judge."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def run(self) -> None:
+        """Load the kernels, then answer.
+
+        Raises:
+            EOFError: the judge is gone.
+        """
+        length = bytearray(8)
+        self._fill(memoryview(length))
+        given = bytearray(int.from_bytes(length, "big"))
+        self._fill(memoryview(given))
+        entry, setup = pickle.loads(given)
+        try:
+            self._host = _loaded(entry)(setup, lambda name, limit: self._say({"announced": [name, limit]}))
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            self._say({"failed": [type(error).__name__, first_line(error), traceback.format_exc()[-1 << 16 :]]})
+            return
+        torch.set_num_threads(1)
+        self._say({"ready": [self._host.interprets, self._host.devices]})
+        while True:
+            self._answer()
+
+    def _answer(self) -> bool:
+        """Answer one message; False where it ends a rehearsal."""
+        document, blobs = wire.read(self._fill)
+        if "call" in document:
+            reply = self._host.call(wire.call_of(document, blobs), interrupted=False)
+            self._send(wire.of_reply(reply, document["number"]))
+        elif "rehearsal" in document:
+            if not document["rehearsal"]:
+                return False
+            self._say({"compilations": to_plain(compilations_of(self._rehearse))})
+        else:
+            compilation = from_plain(Compilation, document["compilation"])
+            self._say({"compiled": compile_ahead(compilation, lambda name, limit: None)})
+        return True
+
+    def _rehearse(self) -> None:
+        while self._answer():
+            pass
+
+    def _fill(self, memory: memoryview) -> None:
+        while memory:
+            count = self._connection.recv_into(memory)
+            if not count:
+                raise EOFError
+            memory = memory[count:]
+
+    def _say(self, document: Mapping[str, Any]) -> None:
+        self._send(wire.of_plain(document))
+
+    def _send(self, message: list[Any]) -> None:
+        for part in message:
+            self._connection.sendall(part)
+
+
+def _loaded(entry: str) -> Callable[..., Host]:
+    module, _, function = entry.partition(":")
+    found: Callable[..., Host] = getattr(importlib.import_module(module), function)
+    return found

@@ -1,0 +1,297 @@
+"""Wire: how calls and replies travel between a judge and a host in another process.
+
+A message is a length, a JSON document of that many bytes, and the bytes of the tensors that it names. What a host sends
+is read as input from a stranger: nothing in it is executed, and what is not as described here is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import struct
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.model.call import Call, End, Facts, Held, Reply
+from gradoracle.model.serialize import Unreadable, from_plain, to_plain
+from gradoracle.model.tensor_bits import NoAddresses, addresses, is_sparse, storage_bytes
+
+Fill = Callable[[memoryview], None]
+"""Fills memory with the next bytes that the other side sends; raises EOFError where there are none."""
+
+_LENGTH = struct.Struct(">Q")
+MOST_TEXT = 1 << 24  # bytes of a JSON document
+_VALUES = ("inputs", "tangents", "cotangents", "later", "options", "arguments")  # fields of a call that hold tensors
+_MOST_MESSAGE = 2048  # characters of an exception's message
+_DTYPES: Mapping[str, torch.dtype] = {
+    str(each)[6:]: each
+    for each in (
+        *(torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2, torch.float8_e4m3fn),
+        *(
+            torch.int64,
+            torch.int32,
+            torch.int16,
+            torch.int8,
+            torch.uint8,
+            torch.bool,
+            torch.complex64,
+            torch.complex128,
+        ),
+        *(torch.uint16, torch.uint32, torch.uint64, torch.complex32, torch.complex128),
+        *(torch.float8_e5m2fnuz, torch.float8_e4m3fnuz),
+    )
+}
+
+
+class Malformed(Exception):
+    """The other side sent what is no message; says what."""
+
+
+class _Packed:
+    """Values and the bytes of their tensors, as they are written.
+
+    Args:
+        whole: whether the memory around the elements of a tensor is sent too, and shared storages once.
+    """
+
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+        self._storages: dict[int, int] = {}
+        self.blobs: list[Tensor] = []
+
+    def plain(self, value: Any) -> Any:
+        """A value as JSON can hold it; tensors, and mappings and tuples that hold some, included."""
+        if isinstance(value, Tensor):
+            return {"tensor": self._tensor(value)}
+        if isinstance(value, Held):
+            return {"held": self._tensor(value.tensor), "dtype": value.dtype}
+        if isinstance(value, Mapping):
+            return {"mapping": {str(name): self.plain(each) for name, each in value.items()}}
+        if isinstance(value, (tuple, list)):
+            return {"tuple": [self.plain(each) for each in value]}
+        return {"value": to_plain(value)}
+
+    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        own = tensor.detach()
+        dtype, shape = str(own.dtype)[6:], list(own.shape)
+        if dtype not in _DTYPES:
+            return {"dtype": dtype, "shape": shape, "where": "nowhere"}
+        if own.is_meta:
+            return {"dtype": dtype, "shape": shape, "where": "meta"}
+        found: dict[str, Any] = {"dtype": dtype, "shape": shape}
+        if not self._whole:
+            self.blobs.append(_bytes_of(own))
+            return {**found, "where": "elements", "blob": len(self.blobs) - 1}
+        found |= {"stride": list(own.stride()), "offset": own.storage_offset()}
+        size = own.untyped_storage().nbytes()
+        if own.numel() and is_sparse(own):
+            self.blobs.append(_bytes_of(own))
+            return {**found, "where": "apart", "size": size, "blob": len(self.blobs) - 1}
+        where = own.untyped_storage().data_ptr()
+        if where not in self._storages or not where:
+            self._storages[where] = len(self.blobs)
+            self.blobs.append(storage_bytes(own))
+        return {**found, "where": "storage", "size": size, "blob": self._storages[where]}
+
+    def message(self, document: Mapping[str, Any]) -> list[Any]:
+        """The parts of a message, to be sent one after the other."""
+        text = json.dumps({**document, "blobs": [blob.numel() for blob in self.blobs]}).encode()
+        return [_LENGTH.pack(len(text)), text, *(blob.numpy() for blob in self.blobs if blob.numel())]
+
+
+class _Unpacked:
+    """Values of a message, as they are read."""
+
+    def __init__(self, document: Any, blobs: list[Tensor | None]) -> None:
+        self.document, self._blobs = document, blobs
+
+    def value(self, plain: Any) -> Any:
+        """What ``_Packed.plain`` was given.
+
+        Raises:
+            Malformed: it was given nothing that looks so.
+        """
+        kind, own = _only(plain)
+        if kind == "tensor":
+            return self._tensor(own)
+        if kind == "held":
+            return Held(self._tensor(own), _text(plain.get("dtype")))
+        if kind == "mapping" and isinstance(own, dict):
+            return {name: self.value(each) for name, each in own.items()}
+        if kind == "tuple" and isinstance(own, list):
+            return tuple(self.value(each) for each in own)
+        if kind == "value" and (own is None or isinstance(own, (bool, int, float, str))):
+            return _number(own)
+        raise Malformed(f"{str(plain)[:60]} is no value")
+
+    def _tensor(self, own: Any) -> Tensor:
+        try:
+            return self._made(own)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError, OverflowError, NoAddresses) as error:
+            raise Malformed(f"{str(own)[:100]} is no tensor: {error}") from None
+
+    def _made(self, own: Any) -> Tensor:
+        shape = [_size(each) for each in own["shape"]]
+        if own["where"] == "nowhere":
+            return torch.empty(shape, dtype=torch.uint8, device="meta")
+        dtype = _DTYPES[own["dtype"]]
+        width = torch.empty(0, dtype=dtype).element_size()
+        if own["where"] == "meta":
+            return torch.empty(shape, dtype=dtype, device="meta")
+        blob, count = self._blobs[_size(own["blob"])], math.prod(shape)
+        if blob is None:  # it was too large to be read
+            return torch.empty(shape, dtype=dtype, device="meta")
+        if own["where"] != "storage" and blob.numel() != count * width:
+            raise ValueError(f"{blob.numel()} bytes, expected {count * width}")
+        if own["where"] == "elements":
+            return blob.view(dtype).view(shape)
+        stride, offset, size = [_size(each) for each in own["stride"]], _size(own["offset"]), _size(own["size"])
+        last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if count else offset - 1
+        if (last + 1) * width > size:
+            raise ValueError(f"its last element lies behind the {size} bytes of its storage")
+        if own["where"] == "apart":
+            return addresses(size // width, dtype).as_strided(shape, stride, offset).copy_(blob.view(dtype).view(shape))
+        if blob.numel() != size:
+            raise ValueError(f"{blob.numel()} bytes, expected {size}")
+        return torch.empty(0, dtype=dtype).set_(blob.untyped_storage(), offset, shape, stride)
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """The elements of a tensor in order, byte by byte."""
+    return tensor.cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+
+
+def _only(plain: Any) -> tuple[str, Any]:
+    if not isinstance(plain, dict) or not plain:
+        raise Malformed(f"{str(plain)[:60]} is no value")
+    return next(iter(plain.items()))  # type: ignore[no-any-return]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Malformed(f"{str(value)[:60]} is no text")
+    return value
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"{str(value)[:60]} is no size")
+    return value
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("inf", "-inf", "nan") else value
+
+
+def of_plain(document: Mapping[str, Any]) -> list[Any]:
+    """A document without tensors as a message."""
+    return _Packed(whole=False).message(document)
+
+
+def of_call(call: Call, number: int) -> list[Any]:
+    """A call as a message; the reply has its number."""
+    packed = _Packed(whole=True)
+    own = {each.name: getattr(call, each.name) for each in fields(Call)}
+    document = {name: packed.plain(value) if name in _VALUES else to_plain(value) for name, value in own.items()}
+    return packed.message({"call": document, "number": number})
+
+
+def call_of(document: Mapping[str, Any], blobs: list[Tensor | None]) -> Call:
+    """The call of a message."""
+    unpacked, own, hints = _Unpacked(document, blobs), document["call"], _hints(Call)
+    return Call(
+        **{n: unpacked.value(v) if n in _VALUES else from_plain(hints[n], v, n) for n, v in own.items()}  # type: ignore[arg-type]
+    )
+
+
+def of_reply(reply: Reply, number: int) -> list[Any]:
+    """The reply to the call of a number: what was returned by its elements, arguments with the memory around them."""
+    returned, after = _Packed(whole=False), _Packed(whole=True)
+    document = {
+        "returned": returned.plain(reply.returned),
+        "facts": to_plain(reply.facts),
+        "end": to_plain(reply.end),
+    }
+    after.blobs = returned.blobs
+    return after.message({"reply": {**document, "after": after.plain(reply.after)}, "number": number})
+
+
+def reply_of(document: Any, blobs: list[Tensor | None], call: Call, number: int) -> Reply:
+    """The reply to the call of a number, as its host sent it.
+
+    Raises:
+        Malformed: it is none.
+    """
+    try:
+        own = document["reply"]
+        if document["number"] != number:
+            raise Malformed(f"a reply to call {document['number']}, expected one to call {number}")
+        unpacked = _Unpacked(document, blobs)
+        returned, after = unpacked.value(own["returned"]), unpacked.value(own["after"])
+        facts = from_plain(Facts, own["facts"])
+        end = None if own["end"] is None else _cut(from_plain(End, own["end"]))
+    except (KeyError, TypeError, Unreadable) as error:
+        raise Malformed(f"a reply is incomplete: {error}") from None
+    before = call.tensors()
+    if not isinstance(returned, dict) or not isinstance(after, dict) or after.keys() != before.keys():
+        raise Malformed("a reply has other tensors than the call")
+    for name, tensor in before.items():
+        if not _alike(tensor, after[name]):
+            raise Malformed(f"{name} of a reply has another layout than in the call")
+    return Reply(returned, facts, end, after)
+
+
+def _alike(one: Tensor, other: Any) -> bool:
+    if not isinstance(other, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one.is_meta or (
+        one.stride() == other.stride()
+        and one.storage_offset() == other.storage_offset()
+        and one.untyped_storage().nbytes() == other.untyped_storage().nbytes()
+    )
+
+
+def _cut(end: End) -> End:
+    return End(end.kind, end.text[:_MOST_MESSAGE], end.why, end.call[:_MOST_MESSAGE], end.tensor[:_MOST_MESSAGE])
+
+
+def read(fill: Fill, most: float = math.inf) -> tuple[Any, list[Tensor | None]]:
+    """The next message: its document, and the bytes of its tensors; None from where they exceed ``most`` bytes on.
+
+    Raises:
+        Malformed: it is none.
+        EOFError: there is none.
+    """
+    (length,) = _LENGTH.unpack(_filled(fill, _LENGTH.size))
+    if length > MOST_TEXT:
+        raise Malformed(f"a message of {length} bytes")
+    try:
+        document = json.loads(_filled(fill, length))
+        sizes = [_size(each) for each in document["blobs"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Malformed("a message that is no JSON") from None
+    blobs: list[Tensor | None] = []
+    for size in sizes:
+        if sum(sizes[: len(blobs) + 1]) > most:
+            return document, [*blobs, *[None] * (len(sizes) - len(blobs))]
+        blob = torch.empty(size, dtype=torch.uint8)
+        if size:
+            fill(memoryview(blob.numpy()))
+        blobs.append(blob)
+    return document, blobs
+
+
+def _filled(fill: Fill, size: int) -> bytes:
+    found = bytearray(size)
+    if size:
+        fill(memoryview(found))
+    return bytes(found)
+
+
+_hints = functools.cache(typing.get_type_hints)
