@@ -108,7 +108,8 @@ class Evidence:
     @property
     def algorithm(self) -> str:
         """The algorithm that the kernel declares for this sample: its order of roundings."""
-        return self.kernel.algorithm_of(self.case.dtype, self.sample, self.blocks)
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.sample.inputs.items()}
+        return self.keep("algorithm", lambda: self.kernel.algorithm_of(self.case.dtype, shapes, self.blocks))
 
     def forward(self) -> Tensors:
         """Outputs by name, run without gradients."""

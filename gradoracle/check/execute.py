@@ -10,10 +10,10 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from gradoracle.check.crashes import Crashes
+from gradoracle.check.barring import Barring
 from gradoracle.check.plan import Plan, Subjects
 from gradoracle.check.schedule import Schedule
-from gradoracle.check.worker import ENTRY
+from gradoracle.check.worker import ENTRY, ENTRY_OF_ONE_PROCESS
 from gradoracle.execution import device, environment
 from gradoracle.execution.executor import Executor, Lost, Result, StartupError
 from gradoracle.execution.in_process import InProcess
@@ -38,7 +38,7 @@ class Execution:
     Args:
         plan: the plan.
         executor: the executor that runs the jobs.
-        crashes: the treatment of kernels that end their process.
+        barring: counts calls that end their process.
         started: the start of the run, on the monotonic clock.
         until: the time after which no job is begun; None: no limit.
         reserve: a function, called before each job: by how many seconds to stop before ``until``.
@@ -50,14 +50,14 @@ class Execution:
         self,
         plan: Plan,
         executor: Executor,
-        crashes: Crashes,
+        barring: Barring,
         started: float,
         until: float | None = None,
         reserve: Callable[[], float] = lambda: 0.0,
         known_wrong: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
         compiled: Callable[[float, float], None] = lambda seconds, longest: None,
     ) -> None:
-        self._plan, self._executor, self._crashes = plan, executor, crashes
+        self._plan, self._executor, self._barring = plan, executor, barring
         self._started, self._until, self._reserve, self._known_wrong = started, until, reserve, known_wrong
         self._compiled = compiled
         self.begun = 0
@@ -89,7 +89,7 @@ class Execution:
                 elif isinstance(result.job, DefinitionJob):
                     if result.value:
                         raise UsageError(result.value)
-                elif what := take(self._crashes.settle(self._crashes.current(result))):
+                elif what := take(self._barring.settle(result)):
                     self.ended = f"stopped at {what},"
                     break
         except KeyboardInterrupt:
@@ -114,7 +114,7 @@ class Execution:
                 return
             if isinstance(job, Job):
                 self.begun += 1
-                job = replace(self._crashes.spare(job), seconds=left, known_wrong=self._known_wrong(job))
+                job = replace(self._barring.spare(job), seconds=left, known_wrong=self._known_wrong(job))
             yield job
 
     def _note_stopped(self, result: Result) -> None:
@@ -153,7 +153,7 @@ def executor_for(subjects: Subjects) -> Executor:
 
         return DaskPool(request.scheduler, ENTRY, setup, provenance(subjects.functions, request.target))
     if request.workers == 0:
-        return InProcess(ENTRY, setup)
+        return InProcess(ENTRY_OF_ONE_PROCESS, setup)
     own = device.each(subjects.device)
     count = max(min(32, environment.cores()), len(own)) if request.workers is None else request.workers
     free = environment.memory(free=True) if subjects.device == "cpu" else None  # CUDA maps far more than it holds

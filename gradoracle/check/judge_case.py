@@ -9,13 +9,12 @@ from dataclasses import replace
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.edited_definition import edited_definitions
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_property import LACKING, crashed, judge_property, kind_of
+from gradoracle.check.judge_property import LACKING, judge_property, kind_of
 from gradoracle.check.severity import located, with_severity
 from gradoracle.check.usable_case import is_tried
 from gradoracle.check.widened import Widened, judged_widened, widened
 from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.execution.process import Poisoned
-from gradoracle.model.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.model.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import forgive, out_of_memory
@@ -34,8 +33,6 @@ def _evaluate(evidence: Evidence, derivatives: Sequence[Derivative]) -> None:
     for derivative in derivatives:
         try:
             evidence.tensors(derivative)
-        except DeviceLost:
-            raise
         except (Refused, Unavailable, Crashed, Wrong):
             continue
 
@@ -71,14 +68,10 @@ def examine(
     for prop in properties:
         if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
             break
-        try:
-            if not results:
-                _evaluate(evidence, job.calls)
-            judged = judged_widened(prop, evidence) if isinstance(evidence, Widened) else judge_property(prop, evidence)
-            result = _unless_reported(judged, results)
-        except DeviceLost as lost:
-            results.append(crashed(prop, lost))
-            raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
+        if not results:
+            _evaluate(evidence, job.calls)
+        judged = judged_widened(prop, evidence) if isinstance(evidence, Widened) else judge_property(prop, evidence)
+        result = _unless_reported(judged, results)
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
         if job.with_severity and result.status is Status.VIOLATED and prop.name not in job.known_wrong:

@@ -6,12 +6,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
-
 from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.call import derivative_of
-from gradoracle.model.call_errors import Crashed, DeviceLost, NoDerivative, Refused, Unavailable, Wrong
+from gradoracle.model.call_errors import Crashed, NoDerivative, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named, out_of_memory
 from gradoracle.model.finding import Finding, Outcome, malformed
@@ -44,14 +42,11 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
             return PropertyResult(prop.name, status, tuple(findings), str(reason), why=kind_of(reason))
     except Wrong as wrong:
         findings.append(_attributed(wrong.finding, known, prop))
-    except DeviceLost:
-        raise
     except Crashed as crash:
         return crashed(prop, crash, findings)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             return failed(prop.name, error, findings)
-        torch.cuda.empty_cache()
         return PropertyResult(prop.name, Status.NOT_CHECKED, tuple(findings), LACKING, why=Reason.MEMORY)
     except Exception as error:
         return failed(prop.name, error, findings)

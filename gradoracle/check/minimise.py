@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gradoracle.cases.shrinking import Late, shrink
 from gradoracle.check.aggregate import Aggregate
-from gradoracle.check.crashes import Crashes
+from gradoracle.check.barring import Barring
 from gradoracle.check.diagnosis.reconstruction import agreed
 from gradoracle.check.plan import Subjects
 from gradoracle.execution.executor import Executor, Lost
@@ -39,13 +39,13 @@ class Retry:
 
     Attributes:
         executor: the executor that runs them.
-        crashes: the treatment of kernels that end their process.
+        barring: counts calls that end their process.
         progress: the view of what is going on.
         until: the time after which no case is judged, on the monotonic clock; None: no limit.
     """
 
     executor: Executor
-    crashes: Crashes
+    barring: Barring
     progress: Progress
     until: float | None = None
 
@@ -230,7 +230,8 @@ class _Minimiser:
             if self._retry is None or not self._applies(property_name, kernel, candidate):
                 return False
             limit = max(1.0, deadline - time.monotonic()) / self._subjects.setup.call_seconds
-            tried = self._retry.crashes.attempt(Job(kernel, candidate, (property_name,)), min(1.0, limit)).results
+            own = Job(kernel, candidate, (property_name,), patience=min(1.0, limit))
+            tried = self._retry.barring.attempt(own).results
             return any(each.status is Status.CRASHED and without_numbers(each.reason) == expected for each in tried)
 
         try:
@@ -296,7 +297,7 @@ class _Minimiser:
         (property_name,) = job.properties
         if self._retry is None:
             return PropertyResult(property_name, Status.NOT_CHECKED)
-        result = self._retry.crashes.settle(next(iter(self._retry.executor.run([job]))))
+        result = self._retry.barring.settle(next(iter(self._retry.executor.run([job]))))
         return result.results[0] if result.results else PropertyResult(property_name, Status.NOT_CHECKED)
 
     def _applies(self, property_name: str, kernel: str, case: Case) -> bool:

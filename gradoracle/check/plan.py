@@ -17,8 +17,9 @@ from gradoracle.cases.saved_tensors import saved_case, saved_line
 from gradoracle.cases.stream import stream
 from gradoracle.check import memory_estimate
 from gradoracle.check.properties import no_such_property
-from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, subjects
+from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, judged, subjects
 from gradoracle.check.usable_case import require_case
+from gradoracle.check.worker import described_by, started
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
 from gradoracle.model.contract import contract
@@ -122,8 +123,7 @@ def resolved(request: Request) -> Subjects:
     """
     chosen = device.choose(request.device, elsewhere=request.scheduler is not None)
     setup = setup_of(request, chosen)
-    device.prepare(chosen)
-    family, kernels, properties = subjects(setup)
+    setup, (family, kernels, properties) = _resolved(request, setup)
     functions = tuple(functions_of(family, kernels, properties.values()))
     family = family.on(chosen)
     for glob in request.property.split(","):
@@ -145,6 +145,19 @@ def resolved(request: Request) -> Subjects:
     for name in kernels:
         found.dtypes(name)
     return found
+
+
+def _resolved(
+    request: Request, setup: Setup
+) -> tuple[Setup, tuple[Family, Mapping[str, Kernel], Mapping[str, Property]]]:
+    """What a setup resolves to; kernels that run in another process are not imported here, but asked for there."""
+    if request.workers == 0 or setup.places is not None:
+        device.prepare(setup.device)
+        return setup, subjects(setup)
+    host = started(setup)
+    setup = replace(setup, hosted=described_by(host))
+    assert setup.hosted is not None
+    return setup, judged(setup, setup.hosted, host.ask)
 
 
 def setup_of(request: Request, device: str) -> Setup:

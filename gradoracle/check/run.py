@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradoracle.check.aggregate import complete
+from gradoracle.check.barring import Barring
 from gradoracle.check.completeness import shortfall
-from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import Execution, executor_for
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import Retry, as_found, minimised
@@ -111,7 +111,7 @@ class Run:
         self._progress, self._started = progress, started
         seconds = subjects.request.seconds
         self._until = None if seconds is None else started + seconds
-        self._crashes = Crashes(executor, self._until)
+        self._barring = Barring(executor)
         self._first_failure: Verdict | None = None
         self.interrupted = ""
 
@@ -140,7 +140,7 @@ class Run:
 
         wrong = self.totals.aggregate.wrong_before
         execution = Execution(
-            planned, self.executor, self._crashes, self._started, self._until, reserve, wrong, self.totals.compiled
+            planned, self.executor, self._barring, self._started, self._until, reserve, wrong, self.totals.compiled
         )
         self._stopped = execution.stopped
         self._progress.plan(len(jobs))
@@ -166,7 +166,7 @@ class Run:
         subjects, aggregate = self.subjects, self.totals.aggregate
         found = as_found(subjects, aggregate)
         faults = grouped(self._verdicts(found))
-        retry = None if self.interrupted else Retry(self.executor, self._crashes, self._progress, self._until)
+        retry = None if self.interrupted else Retry(self.executor, self._barring, self._progress, self._until)
         shown, interrupted = minimised(subjects, aggregate, faults, found, retry)
         self.interrupted = self.interrupted or interrupted
         if subjects.device == "cuda" and not self.interrupted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,11 +10,15 @@ from typing import Any
 from gradoracle.check.properties import properties_of
 from gradoracle.host.autotuned import autotuners
 from gradoracle.model.contract import contract
+from gradoracle.model.description import Asked, Elsewhere, HostedTarget, kernel_of
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, claims_of
+from gradoracle.model.location import place_of
 from gradoracle.model.property import Property
 from gradoracle.project.base_overlay import Places, resolved
+from gradoracle.project.definition import definition
+from gradoracle.project.target import described_target
 
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
 
@@ -35,25 +38,56 @@ class Setup:
     places: Places | None = None
     called_in: str = ""  # a folder: which of its functions the kernel's calls run is noted
     claims: tuple[str, ...] = ()
+    hosted: HostedTarget | None = None  # what its host says of it, where that is known
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
-    """Resolve a target: its family, its kernels with contracts and arguments applied, and all properties by name.
+    """Resolve a target in this process: its family, its kernels with what the setup says of them, and all properties.
 
     Raises:
         TargetError: the target or its family cannot be resolved.
         UsageError: a contract or argument does not fit.
     """
     target = resolved(setup.target, setup.family, setup.places)
-    kernels = {}
-    for kernel in target.kernels:
-        contracts = {dtype: contract(name, dtype) for dtype, name in setup.contracts.items()}
-        kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
-        if setup.claims:
-            kernel = replace(kernel, claims=claims_of(setup.claims))
-        kernel = replace(kernel, autotuners={name: len(each.configs) for name, each in autotuners(kernel).items()})
-        kernels[kernel.name] = _with_arguments(kernel, target.family, setup.arguments)
+    kernels = {kernel.name: _configured(kernel, target.family, setup) for kernel in target.kernels}
     return target.family, kernels, {prop.name: prop for prop in properties_of(target.family)}
+
+
+def judged(setup: Setup, hosted: HostedTarget, ask: Asked) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
+    """As ``subjects``, of kernels that a host has: none of them is imported here.
+
+    Raises:
+        TargetError: the family cannot be found without the kernels.
+        UsageError: a contract or argument does not fit.
+    """
+    family = definition(setup.target, setup.family, hosted)
+    kernels = {each.name: _configured(kernel_of(each, ask), family, setup) for each in hosted.kernels}
+    return family, kernels, {prop.name: prop for prop in properties_of(family)}
+
+
+def hosted(setup: Setup) -> tuple[HostedTarget, dict[str, Kernel]]:
+    """For a host: its target as a judge needs it, and the kernels.
+
+    Raises:
+        TargetError: the target or its family cannot be resolved.
+    """
+    target = resolved(setup.target, setup.family, setup.places)
+    return described_target(target, _tuners), {kernel.name: kernel for kernel in target.kernels}
+
+
+def _tuners(kernel: Kernel) -> dict[str, int]:
+    return {name: len(each.configs) for name, each in autotuners(kernel).items()}
+
+
+def _configured(kernel: Kernel, family: Family, setup: Setup) -> Kernel:
+    """A kernel with the contracts, claims and arguments of a setup."""
+    contracts = {dtype: contract(name, dtype) for dtype, name in setup.contracts.items()}
+    kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
+    if not isinstance(kernel.call, Elsewhere):
+        kernel = replace(kernel, autotuners=_tuners(kernel))
+    if setup.claims:
+        kernel = replace(kernel, claims=claims_of(setup.claims))
+    return _with_arguments(kernel, family, setup.arguments)
 
 
 def functions_of(
@@ -70,15 +104,16 @@ def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]
     passed = {name: value for name, value in arguments.items() if name not in own}
     for name in (*passed, *(option for option in fixed if kernel.options.get(option) == ())):
         _require_parameter(kernel, name)
-    call = functools.partial(kernel.call, **passed) if passed else kernel.call
+    is_here = not isinstance(kernel.call, Elsewhere)  # one elsewhere gets them with each call
+    call = functools.partial(kernel.call, **passed) if passed and is_here else kernel.call
     return replace(kernel, call=call, options={**kernel.options, **fixed}, arguments={**kernel.arguments, **passed})
 
 
 def _require_parameter(kernel: Kernel, name: str) -> None:
     """Refuse a keyword that the callable does not have, where its signature can be read."""
-    try:
-        parameters = inspect.signature(kernel.call).parameters
-    except (TypeError, ValueError):
+    own = place_of(kernel.call).parameters
+    if own is None:
         return
+    parameters = own.signature.parameters
     if name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise UsageError(f"--arg {name}: {kernel.name} takes no such argument; it takes {', '.join(parameters)}")

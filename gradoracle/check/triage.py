@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gradoracle.cases.saved_tensors import Given
 from gradoracle.check.aggregate import Aggregate
-from gradoracle.check.crashes import Crashes
+from gradoracle.check.barring import Barring
 from gradoracle.check.execute import executor_for
 from gradoracle.check.plan import Subjects
 from gradoracle.check.severity import of_widened, ruled, with_left
@@ -64,9 +64,9 @@ def triaged(
     results: dict[tuple[VerdictKey, Case, bool], PropertyResult] = {}
     executor = executor_for(on_cpu)
     try:
-        crashes, every = Crashes(executor, until), [job for own in jobs.values() for job in own] + list(where.values())
+        barring, every = Barring(executor), [job for own in jobs.values() for job in own] + list(where.values())
         for result in executor.run(_until(every, until)):
-            for own in (settled := crashes.settle(result)).results:
+            for own in (settled := barring.settle(result)).results:
                 key = VerdictKey(own.property_name, settled.kernel, settled.case.dtype)
                 results[key, settled.case, result.job.widened] = own
     finally:

@@ -1,9 +1,11 @@
-"""Worker: what a worker process does with each job that it is sent."""
+"""Worker: what a process that judges does with each job that it is sent, and the host of the kernel that it asks."""
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,22 +14,32 @@ import torch
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.judge_case import examine
 from gradoracle.check.rehearsal import rehearse
-from gradoracle.check.setup import Setup, functions_of, subjects
+from gradoracle.check.setup import Setup, functions_of, hosted, judged, subjects
 from gradoracle.check.usable_case import require_case
-from gradoracle.execution.device import prepare
+from gradoracle.execution.device import prepare, variables
+from gradoracle.execution.executor import StartupError
+from gradoracle.execution.host_process import HostProcess
 from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.host.compiling import Compiling, compilations_of, compile_ahead
-from gradoracle.host.interpreter.launch_hooks import CalledFunctions
-from gradoracle.model.call_errors import Crashed, Unavailable
-from gradoracle.model.errors import UsageError
+from gradoracle.execution.own_host import OwnHost
+from gradoracle.host.host import Host
+from gradoracle.model.call import KernelHost
+from gradoracle.model.call_errors import Unavailable
+from gradoracle.model.description import HostedTarget
+from gradoracle.model.errors import TargetError, UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.job import Compilation, DefinitionJob, Job, Phase, Rehearsal
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
+from gradoracle.model.reason import Reason
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.provenance import ProvenanceJob, provenance
 
-ENTRY = "gradoracle.check.worker:entry"  # the entry point of worker processes
+ENTRY = "gradoracle.check.worker:entry"
+"""The entry point of processes that judge; the kernel runs in another."""
+ENTRY_OF_ONE_PROCESS = "gradoracle.check.worker:entry_of_one_process"
+"""The entry point where the kernel runs in the process that judges."""
+HOST_ENTRY = "gradoracle.check.worker:host"
+_MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of the case is then not checked
 
 
 def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
@@ -36,32 +48,94 @@ def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
     A Job gives a CaseResult, a ProvenanceJob a Provenance, a DefinitionJob a sentence ("" where the definition can be
     used), a Rehearsal the Compilations that its case needs, and a Compilation the seconds that it took.
     """
+    announced: list[Phase] = []
+
+    def announce(name: str | None, limit: float | None) -> None:
+        for phase in announced:
+            phase(name, None)
+
+    own = started(setup, announce)
+    if setup.places is not None:
+        prepare(setup.device)
+        return examiner(setup, *subjects(setup), own, announced)
+    return examiner(setup, *judged(setup, setup.hosted or described_by(own), own.ask), own, announced)
+
+
+def started(setup: Setup, announce: Phase = lambda name, limit: None) -> HostProcess:
+    """The host of a target, in a process that starts meanwhile."""
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    own = HostProcess(
+        HOST_ENTRY,
+        setup,
+        seconds=setup.call_seconds,
+        env=variables(setup.device),
+        memory=None if limit == resource.RLIM_INFINITY else limit,
+        folder=os.getcwd(),
+        announce=announce,
+    )
+    own.begin()
+    return own
+
+
+def described_by(own: HostProcess) -> HostedTarget:
+    """What a host says of its target.
+
+    Raises:
+        TargetError: the kernels cannot be imported.
+    """
+    try:
+        return own.describe()
+    except StartupError as error:
+        raise TargetError(error.sentence) from None
+
+
+def entry_of_one_process(setup: Setup) -> Callable[[Any, Phase], Any]:
+    """As ``entry``, with the kernel in this process, unprotected from what it may do."""
     prepare(setup.device)
-    return examiner(setup, *subjects(setup))
+    family, kernels, properties = subjects(setup)
+    own = OwnHost(kernels, device=setup.device, called_in=setup.called_in)
+    return examiner(setup, family, kernels, properties, own)
+
+
+def host(setup: Setup, announce: Phase) -> Host:
+    """The entry point of a host's process: the kernels of the target."""
+    prepare(setup.device)
+    target, kernels = hosted(setup)
+    return Host(
+        kernels, target=target, device=setup.device, called_in=setup.called_in, announce=announce, is_alone=True
+    )
 
 
 def examiner(
-    setup: Setup, family: Family, kernels: Mapping[str, Kernel], properties: Mapping[str, Property]
+    setup: Setup,
+    family: Family,
+    kernels: Mapping[str, Kernel],
+    properties: Mapping[str, Property],
+    own: KernelHost,
+    announced: list[Phase] | None = None,
 ) -> Callable[[Any, Phase], Any]:
-    """What ``entry`` returns, for a target that is resolved already."""
+    """What ``entry`` returns, for a target that is resolved already, whose kernels run in ``own`` host.
+
+    ``announced`` gets what announces the phases of the running job.
+    """
     torch.set_num_threads(1)
     oracle = Oracle(family, setup.oracle)
-    compiling = Compiling()
-    called = CalledFunctions(setup.called_in) if setup.called_in else None
-    if setup.device == "cuda":
-        compiling.watch()
+    announced = [] if announced is None else announced
 
     def work(job: Job | DefinitionJob | ProvenanceJob | Rehearsal | Compilation, phase: Phase) -> Any:
+        announced[:] = [phase]
         if isinstance(job, Compilation):
-            return compile_ahead(job, phase)
+            phase(job.phase, None)
+            taken = own.compile_ahead(job)
+            phase(None, None)
+            return taken
         if isinstance(job, Rehearsal):
             phase("a rehearsal", setup.call_seconds)
-            own, subject = oracle.at(job.case.dims), KernelRunner(family, kernels[job.kernel], device=setup.device)
-            sample, chosen = (
-                sample_of(job.case, own.family, setup.inputs),
-                [properties[n] for n in job.properties],
-            )
-            return compilations_of(lambda: rehearse(job.case, sample, subject, own, chosen))
+            at, subject = oracle.at(job.case.dims), KernelRunner(family, kernels[job.kernel], host=own)
+            sample, chosen = sample_of(job.case, at.family, setup.inputs), [properties[n] for n in job.properties]
+            with own.rehearsal() as found:
+                rehearse(job.case, sample, subject.on(setup.device), at, chosen)
+            return tuple(found)
         if isinstance(job, ProvenanceJob):
             return provenance(functions_of(family, kernels, properties.values()), setup.target)
         if isinstance(job, DefinitionJob):
@@ -70,29 +144,30 @@ def examiner(
             except UsageError as error:
                 return str(error)
             return ""
+        before = len(own.ended)
 
         @contextmanager
         def guard(name: str) -> Iterator[None]:
-            if name in job.crashes:
-                why, text = job.crashes[name]
-                raise Crashed(text, why, name)
-            if (barred := job.barred.get(name.rpartition(": ")[2]) or job.barred.get("*")) is not None:
+            lost = len(own.ended) - before
+            if lost >= _MOST_OF_A_CASE:
+                raise Unavailable(f"skipped after {lost} calls had crashed on the same case", Reason.BARRED)
+            if (barred := job.barred.get(name.rpartition(": ")[2])) is not None:
                 why, text = barred
                 raise Unavailable(text, why)
-            phase(name, setup.call_seconds)
-            compiling.begin(name, setup.call_seconds, phase)
-            try:
-                with nullcontext() if called is None else called.watching():
-                    yield
-            finally:
-                compiling.end()
-                phase(None, None)
+            phase(name, None)
+            yield
+            phase(None, None)
 
-        subject = KernelRunner(family, kernels[job.kernel], guard, device=setup.device)
-        before, compiling.longest = compiling.seconds, 0.0
+        subject = KernelRunner(family, kernels[job.kernel], guard, host=own, device=setup.device)
+        own.seconds = setup.call_seconds * job.patience
         result = examine(job, subject, oracle, [properties[name] for name in job.properties], setup.inputs)
-        ran = () if called is None else called.take()
-        taken = compiling.seconds - before
-        return replace(result, compiling=taken, longest_compilation=compiling.longest, called=ran)
+        seen = subject.tally
+        return replace(
+            result,
+            compiling=seen.compiling,
+            longest_compilation=seen.longest,
+            called=tuple(sorted(seen.called)),
+            ended=tuple(own.ended[before:]),
+        )
 
     return work

@@ -15,9 +15,10 @@ from gradoracle.cases.saved_tensors import Given
 from gradoracle.check.plan import Subjects, plan, setup_of
 from gradoracle.check.properties import properties_of
 from gradoracle.check.run import Run
-from gradoracle.check.worker import ENTRY, examiner
+from gradoracle.check.worker import ENTRY_OF_ONE_PROCESS, examiner
 from gradoracle.execution import device as devices
 from gradoracle.execution.in_process import InProcess
+from gradoracle.execution.own_host import OwnHost
 from gradoracle.model.contract import contract as preset_of
 from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.exit_codes import ERROR, HOLDS
@@ -152,11 +153,11 @@ def report_of(
     kernels = {subject.name: subject}
     functions = (found.family.definition, subject.call)
     subjects = Subjects(request, device, setup, found.family, kernels, properties, functions)
+    host = OwnHost(kernels, device=device)
+    work = examiner(setup, found.family, kernels, properties, host)
     threads = torch.get_num_threads()
     try:
-        run = Run(
-            subjects, InProcess(ENTRY, setup, examiner(setup, found.family, kernels, properties)), Progress(), started
-        )
+        run = Run(subjects, InProcess(ENTRY_OF_ONE_PROCESS, setup, work), Progress(), started)
         run.over(plan(subjects, with_severity=True))
         return run.report()
     finally:

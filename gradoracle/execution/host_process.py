@@ -6,13 +6,13 @@ It is started at the first call. A call that hangs, or ends its process, has cra
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from gradoracle.execution.child import Child, cause
@@ -20,7 +20,9 @@ from gradoracle.execution.executor import StartupError
 from gradoracle.model import wire
 from gradoracle.model.call import Call, Reply
 from gradoracle.model.call_errors import Crashed, DeviceLost, Unavailable, end_of
-from gradoracle.model.job import Compilation, Phase
+from gradoracle.model.description import HostedTarget
+from gradoracle.model.errors import TargetError, UsageError, first_line
+from gradoracle.model.job import Compilation, EndedProcess, Phase
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 
@@ -29,19 +31,6 @@ _PATIENCE = 3.0  # times its limit that a call may take by the clock, where it u
 _TICK = 0.2  # seconds between two looks at a process that says nothing
 _LEAST, _TIMES = 1 << 28, 64  # bytes that a reply may have: at least so many, or so many times those of the call
 _LACKING = ("MemoryError", "Cannot allocate memory", "bad_alloc", "out of memory")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A call that ended its process.
-
-    Attributes:
-        call: the name of the call, without what is done to the sample.
-        kind: "time limit", "signal", "memory", "exit", "lost" or "malformed".
-    """
-
-    call: str
-    kind: str
 
 
 class _Gone(Exception):
@@ -83,21 +72,23 @@ class HostProcess:
         self.seconds, self._env, self._memory, self._folder = seconds, dict(env or {}), memory, folder
         self._announce = announce
         self._child: Child | None = None
+        self._is_ready = False
         self._facts: tuple[bool, int] = (False, 0)
         self._clock: _Clock | None = None
         self._number = 0
-        self.ended: list[Ended] = []
+        self._answers: dict[str, Any] = {}
+        self.ended: list[EndedProcess] = []
 
     @property
     def interprets(self) -> bool:
         """Whether Triton is interpreted there."""
-        self._started()
+        self.start()
         return self._facts[0]
 
     @property
     def devices(self) -> int:
         """The number of GPUs there."""
-        self._started()
+        self.start()
         return self._facts[1]
 
     def call(self, call: Call) -> Reply:
@@ -106,7 +97,7 @@ class HostProcess:
         Raises:
             StartupError: the kernels cannot be imported.
         """
-        self._started()
+        self.start()
         self._number += 1
         own = sum(tensor.untyped_storage().nbytes() for tensor in call.tensors().values() if not tensor.is_meta)
         name = f"{call.how.label}{call.how.name}"
@@ -115,7 +106,7 @@ class HostProcess:
                 document, blobs = self._asked(wire.of_call(call, self._number), max(_LEAST, _TIMES * own))
             reply = wire.reply_of(document, blobs, call, self._number)
         except wire.Malformed as error:
-            reply = self._died(call, name, _Gone("malformed", f"gave an answer that cannot be read: {error}"))
+            return self._died(call, name, _Gone("malformed", f"gave an answer that cannot be read: {error}"))
         except _Gone as gone:
             return self._died(call, name, gone)
         if reply.end is not None and reply.end.kind == DeviceLost.__name__:
@@ -124,14 +115,47 @@ class HostProcess:
             self._end()
         return reply
 
-    def rehearsal(self) -> contextlib.AbstractContextManager[list[Compilation]]:
-        """Within it calls launch nothing; afterwards the list has what they would compile."""
-        return self._rehearsed()
+    def describe(self) -> HostedTarget:
+        """What it has.
+
+        Raises:
+            StartupError: the kernels cannot be imported, or are described by what is no description.
+        """
+        self.start()
+        try:
+            with self._timed(self.seconds):
+                document, _ = self._asked(wire.of_plain({"describe": True}), 0)
+            return from_plain(HostedTarget, document["described"])
+        except (_Gone, wire.Malformed, Unreadable, KeyError, TypeError) as error:
+            self._end()
+            raise StartupError(str(error), f"its kernels cannot be described: {first_line(error)}") from None
+
+    def ask(self, kernel: str, what: str, arguments: Sequence[Any]) -> Any:
+        """A declaration of a kernel that is a function, on plain values.
+
+        Raises:
+            StartupError: the kernels cannot be imported.
+            UsageError: it raises, or ends its process.
+        """
+        key = json.dumps([kernel, what, to_plain(arguments)])
+        if key not in self._answers:
+            self.start()
+            try:
+                with self._timed(self.seconds):
+                    document, _ = self._asked(wire.of_plain({"ask": json.loads(key)}), 0)
+                if "raised" in document:
+                    raise UsageError(f"{what} of kernel {kernel} raises {': '.join(map(str, document['raised']))}")
+                self._answers[key] = _frozen(document["answer"])
+            except (_Gone, wire.Malformed, KeyError, TypeError) as error:
+                self._end()
+                raise UsageError(f"{what} of kernel {kernel} cannot be evaluated: {first_line(error)}") from None
+        return self._answers[key]
 
     @contextmanager
-    def _rehearsed(self) -> Any:
+    def rehearsal(self) -> Iterator[list[Compilation]]:
+        """Within it calls launch nothing; afterwards the list has what they would compile."""
         found: list[Compilation] = []
-        self._started()
+        self.start()
         self._send(wire.of_plain({"rehearsal": True}))
         try:
             yield found
@@ -142,7 +166,7 @@ class HostProcess:
 
     def compile_ahead(self, compilation: Compilation) -> float:
         """Make one compilation, for the processes that share Triton's cache: the seconds that it took."""
-        self._started()
+        self.start()
         try:
             document, _ = self._asked(wire.of_plain({"compilation": to_plain(compilation)}), 0)
             return float(document["compiled"])
@@ -157,27 +181,35 @@ class HostProcess:
     def __del__(self) -> None:
         self._end()
 
-    def _started(self) -> None:
-        """Start the process, unless it runs.
-
-        Raises:
-            StartupError: the kernels cannot be imported, or the process died.
-        """
+    def begin(self) -> None:
+        """Start the process, unless it runs, and do not wait until it is ready."""
         if self._child is not None:
             return
         start = f"serve({self._memory}, *map(int, sys.argv[1:]))"
         program = f"import sys; from gradoracle.host.serve import serve; {start}"
-        self._child = Child(program, self._env, self._folder, "gradoracle-host")
+        self._child, self._is_ready = Child(program, self._env, self._folder, "gradoracle-host"), False
         self._child.socket.settimeout(_TICK)
+        with contextlib.suppress(_Gone):  # a process that is already dead is found by the next answer
+            self._send([len(self._message).to_bytes(8, "big"), self._message])
+
+    def start(self) -> None:
+        """Start the process, unless it runs, and wait until it is ready.
+
+        Raises:
+            StartupError: the kernels cannot be imported, or the process died.
+        """
+        self.begin()
+        if self._is_ready:
+            return
         try:
             with self._timed(STARTUP_LIMIT):
-                self._send([len(self._message).to_bytes(8, "big"), self._message])
                 document, _ = self._answer(0)
             if "failed" in document:
                 kind, sentence, trace = map(str, document["failed"])
-                raise StartupError(trace, sentence if sentence == kind else f"{kind}: {sentence}", kind)
+                is_plain = kind in (TargetError.__name__, UsageError.__name__) or sentence == kind
+                raise StartupError(trace, sentence if is_plain else f"{kind}: {sentence}")
             interprets, devices = document["ready"]
-            self._facts = bool(interprets), int(devices)
+            self._facts, self._is_ready = (bool(interprets), int(devices)), True
         except _Gone as gone:
             output = self._output()
             self._end()
@@ -199,7 +231,7 @@ class HostProcess:
         return Reply.ended(call, end_of(Crashed(f"{name}: {gone.how}{remedy}", why, name)))
 
     def _lose(self, call: str, kind: str) -> None:
-        self.ended.append(Ended(call, kind))
+        self.ended.append(EndedProcess(call, kind))
         self._end()
 
     def _end(self) -> None:
@@ -278,13 +310,20 @@ class HostProcess:
         return _Gone(kind, how)
 
     @contextmanager
-    def _timed(self, limit: float) -> Any:
+    def _timed(self, limit: float) -> Iterator[None]:
         """Let what is asked within take so long at most."""
         self._clock = _Clock(self._own.process.pid, limit)
         try:
             yield
         finally:
             self._clock = None
+
+
+def _frozen(value: Any) -> Any:
+    """A value of JSON whose lists are tuples."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return {name: _frozen(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 class _Clock:

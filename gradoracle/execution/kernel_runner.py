@@ -24,7 +24,7 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, hvp_name, tangent_name
-from gradoracle.model.tensor_bits import changes
+from gradoracle.model.tensor_bits import Change, changes
 from gradoracle.model.wording import counted
 from gradoracle.model.wrong_accesses import WrongAccess
 from gradoracle.oracle.truth import names, tensor_of
@@ -32,6 +32,26 @@ from gradoracle.oracle.truth import names, tensor_of
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
 _EXPLICIT = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
+
+
+class Tally:
+    """What all calls of a kernel took and ran.
+
+    Attributes:
+        compiling: seconds spent compiling.
+        longest: seconds of the longest compilation.
+        called: functions that ran.
+    """
+
+    def __init__(self) -> None:
+        self.compiling = self.longest = 0.0
+        self.called: set[str] = set()
+
+    def add(self, facts: Facts) -> None:
+        """One call."""
+        self.compiling += facts.compiling
+        self.longest = max(self.longest, facts.longest_compilation)
+        self.called.update(facts.called)
 
 
 class KernelRunner:
@@ -64,6 +84,7 @@ class KernelRunner:
         self.family, self.kernel, self.guard, self.wide, self.device = family, kernel, guard, wide, device
         self.host = OwnHost({kernel.name: kernel}) if host is None else host
         self.records, self.recorded, self.label = records, True, ""
+        self.tally = Tally()
         self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
         self._explicit = tuple(each for each in _EXPLICIT if getattr(kernel, each.value) is not None)
         self._is_optional = False  # whether outputs without a gradient are no error
@@ -274,7 +295,8 @@ class KernelRunner:
         call = self._call(own, sample, blocks, name, records, asked)
         with self.guard(call.how.label + call.how.name):
             reply = self.host.call(call)
-            for key, change in changes({**call.tensors(), **call.later}, reply.after).items():
+            self.tally.add(reply.facts)
+            for key, change in _changes(call, reply.after).items():
                 if key not in self.kernel.mutates:
                     sample.changes.setdefault(key, (call.how.label + call.how.name, change))
             if reply.end is not None:
@@ -396,6 +418,13 @@ class KernelRunner:
         expected = getattr(torch, tensor_of(self.family, key).held(self.wide)) if self.wide else like.dtype
         if tensor.dtype != expected and not (self.wide and tensor.dtype == torch.float64):
             raise wrong(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(expected)[6:]}")
+
+
+def _changes(call: Call, after: Mapping[str, Tensor]) -> dict[str, Change]:
+    """What the kernel wrote to the arguments of a call: they hold neither what it was given nor what came later."""
+    found = changes(call.tensors(), after)
+    allowed = changes(call.later, {name: after[name] for name in call.later})
+    return {name: change for name, change in found.items() if name not in call.later or name in allowed}
 
 
 def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:

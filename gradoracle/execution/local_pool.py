@@ -19,8 +19,9 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from gradoracle.execution import environment
+from gradoracle.execution.child import cause
 from gradoracle.execution.executor import LATER, Crash, Result, StartupError
-from gradoracle.execution.process import NOTHING, Process, cause
+from gradoracle.execution.process import NOTHING, Process
 
 _LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # printed by libraries before they abort
 _TICK = 0.2  # seconds between checks for children that died without closing their socket

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
-import fcntl
 import importlib
 import os
 import pickle
 import resource
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO, Any
+from typing import Any
 
-from gradoracle.execution import fork_server
+from gradoracle.execution.child import Child
 from gradoracle.execution.executor import Crash, Result
+from gradoracle.host.lifeline import die_with_parent
 from gradoracle.model.errors import first_line
 from gradoracle.model.job import Phase
 
@@ -31,27 +27,10 @@ Work = Callable[[Any, Phase], Any]
 NOTHING = object()  # the job of an idle process
 
 _FOREVER = float("inf")
-_TAIL = 4000  # bytes of a dead child's output that are kept
-_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before all but the end of its file is freed
-_BLOCK = 512  # bytes, of ``st_blocks``
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of Linux's fallocate
 
 
-class Poisoned(Exception):
-    """Raised by work whose process is no longer usable (a sticky CUDA error): its value is kept, the process replaced.
-
-    Args:
-        how: the event in words.
-        value: the part of the job's value that was known before.
-    """
-
-    def __init__(self, how: str, value: Any = None):
-        super().__init__(how, value)
-        self.how, self.value = how, value
-
-
-class Process:
-    """One child process as its parent sees it: socket, output file, job and announced phase."""
+class Process(Child):
+    """A worker process as its parent sees it: its job and the phase that it announced."""
 
     def __init__(
         self,
@@ -65,27 +44,11 @@ class Process:
     ):
         self.turn = turn  # its number among the parent's children; a replacement has the same
         message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
-        self.connection, theirs = Pipe(duplex=True)
-        lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        flags = fcntl.fcntl(self._output, fcntl.F_GETFL)
-        fcntl.fcntl(self._output, fcntl.F_SETFL, flags | os.O_APPEND)  # after a truncation the child writes at the end
-        try:
-            self.process = fork_server.run(
-                f"import sys; from gradoracle.execution.process import serve; serve({memory}, *map(int, sys.argv[1:]))",
-                has_engine=True,
-                env={**os.environ, **env},
-                folder=folder,
-                stdout=self._output,
-                stderr=self._output,
-                descriptors=(theirs.fileno(), lifeline),
-                name="gradoracle-work",
-                is_leader=True,  # processes that the kernel starts can be killed with it
-            )
-        finally:
-            theirs.close()
-            os.close(lifeline)
-        self.started, self.taken, self._ended = False, False, False
+        serve = f"serve({memory}, *map(int, sys.argv[1:]))"
+        program = f"import sys; from gradoracle.execution.process import serve; {serve}"
+        super().__init__(program, env, folder, "gradoracle-work")
+        self.connection = Connection(self.socket.detach())
+        self.started, self.taken = False, False
         self.job: Any = NOTHING
         self.phase: str | None = None
         self.since, self.limit, self.factor = time.monotonic(), startup_limit, 1.0
@@ -101,8 +64,7 @@ class Process:
 
     def take(self, job: Any, message: bytes, factor: float) -> None:
         """Send it a job (``message`` is the pickled job). Raises OSError where the process is dead."""
-        with contextlib.suppress(OSError):
-            self._output.truncate(0)
+        self.forget_output()
         self.connection.send_bytes(message)
         self.job, self.taken, self.factor, self.since = job, False, factor, time.monotonic()
         self.entered = self.since
@@ -117,52 +79,10 @@ class Process:
         """It has no job."""
         self.job, self.phase, self.limit, self.deadline = NOTHING, None, _FOREVER, _FOREVER
 
-    def cut_output(self) -> None:
-        """Free the disk space of a kernel that prints without end; the end of its output stays."""
-        with contextlib.suppress(OSError, ValueError):
-            file = os.fstat(self._output.fileno())
-            if file.st_blocks * _BLOCK > _OUTPUT_LIMIT and not _freed(self._output.fileno(), file.st_size - _TAIL):
-                kept = self._last_output()  # what is printed between here and the next line is lost
-                self._output.truncate(0)
-                os.write(self._output.fileno(), kept)
-
-    def output(self) -> str:
-        """The end of the child's output."""
-        try:
-            return self._last_output().decode("utf-8", "replace").strip()
-        except (OSError, ValueError):
-            return ""
-
-    def _last_output(self) -> bytes:
-        size = self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, size - _TAIL))
-        return self._output.read(_TAIL)
-
     def end(self, keep_output: bool = False) -> None:
         """Kill the process and everything it started; may be called twice."""
-        if not self._ended:
-            self._ended = True
-            self.process.kill()  # it may not lead its session yet
-            if pid := self.process.pid:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(5.0)
-            self.connection.close()
-            os.close(self._lifeline)
-        if not keep_output:
-            self._output.close()
-
-
-def cause(code: int | None) -> tuple[str, str]:
-    """The kind and description of a process's return code."""
-    if code is None:
-        return "exit", "closed its connection and went on running"
-    if code >= 0:
-        return "exit", f"exited with code {code}"
-    if -code == signal.SIGKILL:
-        return "memory", "killed by the system (signal 9: most likely out of memory)"
-    return "signal", f"killed by signal {-code} ({(signal.strsignal(-code) or 'unknown').lower()})"
+        super().end(keep_output)
+        self.connection.close()
 
 
 def load(entry: str) -> Callable[[Any], Work]:
@@ -189,8 +109,6 @@ def attempt(work: Work, job: Any, announce: Phase) -> tuple[Result, bool]:
 
     try:
         return Result(None, work(job, phase)), True
-    except Poisoned as error:
-        return Result(None, error.value, Crash(inside, error.how, "poisoned")), False
     except BaseException as error:
         is_fit = isinstance(error, Exception)
         if inside is None:
@@ -217,7 +135,7 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
     faulthandler.enable()
     for descriptor in (channel, lifeline):
         os.set_inheritable(descriptor, False)
-    _die_with_parent(lifeline)
+    die_with_parent(lifeline)
     connection = Connection(channel)
 
     def tell(*message: Any) -> None:
@@ -256,19 +174,3 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)  # skip the clean-up of libraries, which a kernel may have broken
-
-
-def _die_with_parent(lifeline: int) -> None:
-    """Let the system end this process when the parent's end of the pipe closes, even in a kernel that hangs."""
-    signal.signal(signal.SIGIO, signal.SIG_DFL)  # which is: terminate
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _freed(file: int, length: int) -> bool:
-    """Free the disk space of the first bytes of a file, whose size and end stay; False where that is not possible."""
-    fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
-    if fallocate is None:
-        return False
-    span = ctypes.c_int64(0), ctypes.c_int64(length)
-    return bool(fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, *span) == 0)

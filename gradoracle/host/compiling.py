@@ -140,10 +140,11 @@ def _claims() -> int | None:
         return None
 
 
-def compilations_of(work: Callable[[], None]) -> tuple[Compilation, ...]:
-    """What Triton would compile for the kernels that some work launches; nothing is compiled or launched.
+@contextmanager
+def rehearsing() -> Iterator[list[Compilation]]:
+    """Within it kernels are neither compiled nor launched; afterwards the list has what Triton would compile for them.
 
-    Their results are then unwritten memory. What this process has compiled already is left out.
+    Their results are unwritten memory. What this process has compiled already is left out.
     """
     from triton import knobs
     from triton.runtime.jit import JITFunction
@@ -160,14 +161,15 @@ def compilations_of(work: Callable[[], None]) -> tuple[Compilation, ...]:
         return True  # Triton then compiles nothing
 
     JITFunction.run, knobs.runtime.jit_cache_hook, _is_rehearsed = unlaunched, noted, True
+    listed: list[Compilation] = []
     try:
-        work()
+        yield listed
     finally:
         JITFunction.run, knobs.runtime.jit_cache_hook, _is_rehearsed = whole, hook, False
-    return tuple(found)
+        listed += found
 
 
-def compile_ahead(compilation: Compilation, phase: Phase) -> float:
+def compile_ahead(compilation: Compilation) -> float:
     """Make one compilation, for the processes that share Triton's cache: the seconds that it took."""
     from triton.runtime.jit import JITFunction
 
@@ -175,8 +177,6 @@ def compile_ahead(compilation: Compilation, phase: Phase) -> float:
     for part in compilation.function.split("."):
         function = getattr(function, part)
     begun = time.monotonic()
-    phase(compilation.phase, None)
     if isinstance(function, JITFunction):
         function.preload(compilation.specialisation)
-    phase(None, None)
     return time.monotonic() - begun

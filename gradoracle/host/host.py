@@ -6,8 +6,9 @@ every float may be float64 (widened). What a kernel raises is sorted; what it re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from gradoracle.host.autotuned import anew
 from gradoracle.host.claimed_cuda import cuda_claimed
+from gradoracle.host.compiling import Compiling
 from gradoracle.host.derivatives import ENTRIES, Bound
 from gradoracle.host.guard_memory import Memory, fenced, filled, inside_tensors, poisoned, recorded
+from gradoracle.host.interpreter import is_active
 from gradoracle.host.interpreter.autotuner import trials
-from gradoracle.host.interpreter.launch_hooks import dots_in_ieee
+from gradoracle.host.interpreter.launch_hooks import CalledFunctions, dots_in_ieee
 from gradoracle.host.interpreter.values import CannotInterpret, CannotWiden
 from gradoracle.host.raised import raise_if_lost, told_by_triton
 from gradoracle.host.saved import watching_saved
@@ -35,18 +38,72 @@ from gradoracle.model.call_errors import (
     Wrong,
     end_of,
 )
+from gradoracle.model.case import Case
+from gradoracle.model.description import HostedTarget, described
 from gradoracle.model.errors import first_line, named, out_of_memory
+from gradoracle.model.job import Phase
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
+from gradoracle.model.serialize import from_plain
 
 _SLEEP = 20_000_000  # cycles of a GPU: what does not wait for its stream reads its arguments too soon
 
 
 class Host:
-    """The kernels of one target, by name."""
+    """The kernels of one target.
 
-    def __init__(self, kernels: Mapping[str, Kernel]) -> None:
-        self._kernels = dict(kernels)
+    Args:
+        kernels: by name.
+        target: what it says of them.
+        device: "cpu" or "cuda".
+        called_in: a folder: which of its functions calls run is noted; "": of none.
+        announce: called with each call that compiles, and without it once it has: that is not its own time.
+        is_alone: whether it has its process to itself, where an interrupt comes from the kernel and not from the user.
+    """
+
+    def __init__(
+        self,
+        kernels: Mapping[str, Kernel],
+        *,
+        target: HostedTarget | None = None,
+        device: str = "cpu",
+        called_in: str = "",
+        announce: Phase = lambda name, limit: None,
+        is_alone: bool = False,
+    ) -> None:
+        self._target = target
+        self._kernels, self._device, self._is_alone, self._announce = dict(kernels), device, is_alone, announce
+        self._compiling = Compiling()
+        self._called = CalledFunctions(called_in) if called_in else None
+        if device != "cpu":
+            self._compiling.watch()
+
+    @property
+    def interprets(self) -> bool:
+        """Whether Triton is interpreted in this process."""
+        return is_active()
+
+    @property
+    def devices(self) -> int:
+        """The number of GPUs that PyTorch sees."""
+        return torch.cuda.device_count() if self._device != "cpu" else 0
+
+    def describe(self) -> HostedTarget:
+        """What it has."""
+        return self._target or HostedTarget(tuple(map(described, self._kernels.values())))
+
+    def ask(self, kernel: str, what: str, arguments: Sequence[Any]) -> Any:
+        """A declaration of a kernel that is a function, or another function among its extras, on plain values.
+
+        Raises:
+            LookupError: there is none.
+        """
+        own = self._kernels[kernel]
+        function = own.extras[what.removeprefix("extra ")] if what.startswith("extra ") else getattr(own, what)
+        if what == "compiled_for":
+            return function(from_plain(Case, arguments[0]))
+        found = function(*arguments)
+        return sorted(found) if isinstance(found, (set, frozenset)) else found
 
     def call(self, call: Call) -> Reply:
         """Make a call, on its own tensors: what the kernel writes to them is in the reply.
@@ -54,6 +111,21 @@ class Host:
         Raises:
             KeyboardInterrupt: the user interrupts.
         """
+        before, self._compiling.longest = self._compiling.seconds, 0.0
+        self._compiling.begin(f"{call.how.label}{call.how.name}", 0.0, self._announce)
+        try:
+            with nullcontext() if self._called is None else self._called.watching():
+                reply = self._answered(call)
+        finally:
+            self._compiling.end()
+        own = self._compiling
+        ran = () if self._called is None else self._called.take()
+        taken = own.seconds - before
+        facts = replace(reply.facts, compiling=taken, longest_compilation=own.longest, called=ran)
+        return replace(reply, facts=facts)
+
+    def _answered(self, call: Call) -> Reply:
+        """The reply to a call."""
         kernel, seen = self._kernels[call.kernel], _Seen()
         try:
             bound = _bound(kernel, call)
@@ -68,6 +140,10 @@ class Host:
                 returned = self._entered(bound, seen)
         except (Refused, Unavailable, Crashed, Wrong) as error:
             end = end_of(error)
+        except KeyboardInterrupt:
+            if not self._is_alone:
+                raise
+            end = end_of(Crashed(f"{call.how.name} raised KeyboardInterrupt", call=call.how.name))
         parts = {} if end is not None else {part: _given(own) for part, own in returned.items()}
         return Reply(parts, seen.facts(), end, _after(bound))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gradoracle.host.compiling import compilations_of, compile_ahead
+from gradoracle.host.compiling import compile_ahead, rehearsing
 from gradoracle.host.host import Host
 from gradoracle.host.lifeline import die_with_parent
 from gradoracle.model import wire
@@ -89,20 +89,26 @@ class _Server:
         """Answer one message; False where it ends a rehearsal."""
         document, blobs = wire.read(self._fill)
         if "call" in document:
-            reply = self._host.call(wire.call_of(document, blobs), interrupted=False)
+            reply = self._host.call(wire.call_of(document, blobs))
             self._send(wire.of_reply(reply, document["number"]))
+        elif "describe" in document:
+            self._say({"described": to_plain(self._host.describe())})
+        elif "ask" in document:
+            try:
+                self._say({"answer": to_plain(self._host.ask(*document["ask"]))})
+            except Exception as error:
+                self._say({"raised": [type(error).__name__, first_line(error)]})
         elif "rehearsal" in document:
             if not document["rehearsal"]:
                 return False
-            self._say({"compilations": to_plain(compilations_of(self._rehearse))})
+            with rehearsing() as found:
+                while self._answer():
+                    pass
+            self._say({"compilations": to_plain(found)})
         else:
             compilation = from_plain(Compilation, document["compilation"])
-            self._say({"compiled": compile_ahead(compilation, lambda name, limit: None)})
+            self._say({"compiled": compile_ahead(compilation)})
         return True
-
-    def _rehearse(self) -> None:
-        while self._answer():
-            pass
 
     def _fill(self, memory: memoryview) -> None:
         while memory:

@@ -5,7 +5,8 @@ A judge knows truths and never runs a kernel; a host runs kernels and knows no t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.job import Compilation, EndedProcess
 from gradoracle.model.wrong_accesses import SourceLine, WrongAccess
 
 Spot = tuple[str, str, int, str]
@@ -248,6 +250,9 @@ class Facts:
         sites: of numbers, for an intervention that notes them.
         overflowed: whether something overflowed, for an intervention that asks.
         raised: what the kernel raised, for RAISED.
+        compiling: seconds spent compiling kernels.
+        longest_compilation: seconds of the longest of these.
+        called: functions of the folder that is watched that ran, as "file:line" of their first lines.
     """
 
     launches: int = 0
@@ -258,6 +263,9 @@ class Facts:
     sites: tuple[Site, ...] = ()
     overflowed: bool = False
     raised: RaisedError | None = None
+    compiling: float = 0.0
+    longest_compilation: float = 0.0
+    called: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -303,7 +311,26 @@ class Reply:
 
 
 class KernelHost(Protocol):
-    """Runs the kernels of one target: in this process, or in another."""
+    """Runs the kernels of one target: in this process, or in another.
+
+    Attributes:
+        seconds: the time after which a call counts as hanging.
+    """
+
+    seconds: float
+
+    @property
+    def ended(self) -> Sequence[EndedProcess]:
+        """The calls that ended its process, in order."""
+
+    def ask(self, kernel: str, what: str, arguments: Sequence[Any]) -> Any:
+        """A declaration of a kernel that is a function, on plain values, as JSON holds its value."""
+
+    def rehearsal(self) -> AbstractContextManager[list[Compilation]]:
+        """Within it calls launch nothing; afterwards the list has what they would compile."""
+
+    def compile_ahead(self, compilation: Compilation) -> float:
+        """Make one compilation, for the processes that share Triton's cache: the seconds that it took."""
 
     @property
     def interprets(self) -> bool:

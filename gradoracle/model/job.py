@@ -22,8 +22,8 @@ class Job:
     """One case to judge by the properties named.
 
     Attributes:
-        crashes: calls that are known to crash on it, and how.
-        barred: calls that must not be made, by name without the variant, and why; "*" bars all.
+        barred: calls that must not be made, by name without the variant, and why.
+        patience: how many times its usual limit a call may take.
         with_severity: whether to find the severity of a violation, and a preset that explains lost precision.
         known_wrong: properties that an earlier case has shown to be wrong: no later severity is graver.
         located: whether to find the statement at which precision is lost, or the constant that is wrong, too.
@@ -36,8 +36,8 @@ class Job:
     kernel: str
     case: Case
     properties: tuple[str, ...]
-    crashes: Mapping[str, Why] = field(default_factory=dict)
     barred: Mapping[str, Why] = field(default_factory=dict)
+    patience: float = 1.0
     with_severity: bool = False
     known_wrong: frozenset[str] = frozenset()
     located: bool = False
@@ -85,6 +85,19 @@ class Compilation:
 
 
 @dataclass(frozen=True)
+class EndedProcess:
+    """A call that ended the process of its host.
+
+    Attributes:
+        call: its name, without what is done to the sample.
+        kind: "time limit", "signal", "memory", "exit", "lost" or "malformed".
+    """
+
+    call: str
+    kind: str
+
+
+@dataclass(frozen=True)
 class PropertyResult:
     """The result of one property on one case."""
 
@@ -109,16 +122,16 @@ class CaseResult:
     """The results of all properties of a job.
 
     Attributes:
-        lost: the call that lost the device, if one did.
         compiling: seconds spent compiling kernels.
         longest_compilation: seconds of the longest of these.
-        called: functions that ran, as ``called.Called`` names them.
+        called: functions that ran, as ``model.call.Facts`` names them.
+        ended: the calls that ended the process of the kernel.
     """
 
     kernel: str
     case: Case
     results: tuple[PropertyResult, ...]
-    lost: str | None = None
     compiling: float = 0.0
     longest_compilation: float = 0.0
     called: tuple[str, ...] = ()
+    ended: tuple[EndedProcess, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -24,15 +24,8 @@ Jvp = Callable[[Tensors, Tensors, Options, object], tuple[Sequence[Tensor], Sequ
 Hvp = Callable[[Tensors, Tensors, Tensors, Options, object], Gradients]
 
 
-class Inputs(Protocol):
-    """What an algorithm is chosen by: a sample's inputs."""
-
-    @property
-    def inputs(self) -> Mapping[str, Tensor]:
-        """The inputs of the case, by name."""
-
-
-Algorithm = Callable[[str, Inputs, str, Mapping[str, object]], str]
+Shapes = Mapping[str, tuple[int, ...]]
+Algorithm = Callable[[str, Shapes, str, Mapping[str, object]], str]
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ class Kernel:
         hvp: explicit, ``hvp(inputs, tangents, cotangents, options, blocks) -> products``; None: double backward.
         contracts: dtype -> Contract; by default the preset of the dtype.
         algorithm: the algorithm of the family whose order of roundings its budgets assume; or
-            ``algorithm(dtype, sample, blocks, arguments)``, which returns its name.
+            ``algorithm(dtype, shapes, blocks, arguments)``, by the shapes of the inputs, which returns its name.
         dtypes: supported ones; None: all of the family's.
         dims: supported sizes, where narrower than the family's.
         options: option -> supported values, where narrower than the family's; an option or optional input with an empty
@@ -138,10 +131,10 @@ class Kernel:
         """The number of elements in one tile of each dim for which the kernel declares it."""
         return self.tiles(dtype, dims, blocks, order, self.arguments) if callable(self.tiles) else self.tiles
 
-    def algorithm_of(self, dtype: str, sample: Inputs, blocks: str) -> str:
-        """The name of the algorithm whose order of roundings its budgets assume for a sample."""
+    def algorithm_of(self, dtype: str, shapes: Shapes, blocks: str) -> str:
+        """The name of the algorithm whose order of roundings its budgets assume for inputs of these shapes."""
         own = self.algorithm
-        return own if isinstance(own, str) else own(dtype, sample, blocks, self.arguments)
+        return own if isinstance(own, str) else own(dtype, shapes, blocks, self.arguments)
 
     def __call__(self, *inputs: object, **options: object) -> Any:
         """Run the kernel as its users do."""

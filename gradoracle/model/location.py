@@ -23,20 +23,61 @@ class Location:
     line: int
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a function: its signature without annotations and without the values of defaults.
+
+    Attributes:
+        names: in order.
+        kinds: as ``inspect.Parameter`` numbers them.
+        optional: whether they have a default.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[int, ...]
+    optional: tuple[bool, ...]
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The signature; each default is None."""
+        kinds, empty = inspect._ParameterKind, inspect.Parameter.empty
+        own = zip(self.names, self.kinds, self.optional, strict=True)
+        return inspect.Signature([inspect.Parameter(n, kinds(k), default=None if o else empty) for n, k, o in own])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a function is defined.
+
+    Attributes:
+        module: the name of its module.
+        name: its qualified name there.
+        file: its file; "" where it has none.
+        line: its first line.
+        parameters: of it; None where they cannot be read.
+    """
+
+    module: str
+    name: str
+    file: str
+    line: int
+    parameters: Parameters | None = None
+
+
 def location_of(kernel: Kernel, folder: Path | None = None) -> Location | None:
     """Where a kernel's callable is defined; None where that is not in the working tree around ``folder``.
 
     ``folder`` is the current one by default. Decorators, partials and instances with a ``__call__`` are unwrapped.
     """
-    code = getattr(function_of(kernel.call), "__code__", None)
-    if code is None:
+    place = place_of(kernel.call)
+    if not place.file:
         return None
     root = working_tree(Path.cwd() if folder is None else folder)
     try:
-        file = Path(code.co_filename).resolve().relative_to(root)
+        file = Path(place.file).resolve().relative_to(root)
     except ValueError:
         return None
-    return Location(file.as_posix(), _definition(code.co_filename, code.co_firstlineno))
+    return Location(file.as_posix(), _definition(place.file, place.line))
 
 
 def working_tree(folder: Path) -> Path:
@@ -60,6 +101,27 @@ def function_of(call: Callable[..., object]) -> Callable[..., object]:
     if not hasattr(call, "__code__"):
         call = inspect.unwrap(type(call).__call__)
     return getattr(call, "__func__", call)
+
+
+def place_of(function: Callable[..., object]) -> Place:
+    """Where a function is defined, partials and wrappers undone; of one elsewhere, where it is there."""
+    known = getattr(function, "place", None)
+    if isinstance(known, Place):
+        return known
+    own = function_of(function)
+    code = getattr(own, "__code__", None)
+    file, line = ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
+    module, name = getattr(own, "__module__", None), getattr(own, "__qualname__", None)
+    return Place(str(module or ""), str(name or ""), file, line, _parameters(function))
+
+
+def _parameters(function: Callable[..., object]) -> Parameters | None:
+    try:
+        own = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    optional = tuple(p.default is not p.empty for p in own)
+    return Parameters(tuple(p.name for p in own), tuple(int(p.kind) for p in own), optional)
 
 
 def _definition(file: str, first: int) -> int:

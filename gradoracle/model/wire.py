@@ -282,7 +282,7 @@ def read(fill: Fill, most: float = math.inf) -> tuple[Any, list[Tensor | None]]:
             return document, [*blobs, *[None] * (len(sizes) - len(blobs))]
         blob = torch.empty(size, dtype=torch.uint8)
         if size:
-            fill(memoryview(blob.numpy()))
+            fill(memoryview(blob.numpy()))  # type: ignore[arg-type]
         blobs.append(blob)
     return document, blobs
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradoracle.model.errors import UsageError
-from gradoracle.model.location import function_of, is_source, working_tree
+from gradoracle.model.location import is_source, place_of, working_tree
 from gradoracle.model.versions import public, version
 from gradoracle.project.import_closure import closure, digests
 
@@ -71,7 +71,7 @@ def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
     The root is that of the working tree, else the current folder, else the file's own. Installed packages are left out,
     and so are logs and reports, which may lie next to a kernel on one machine only.
     """
-    files = {Path(code.co_filename) for each in functions if (code := getattr(function_of(each), "__code__", None))}
+    files = {Path(place.file) for place in map(place_of, functions) if place.file}
     place = target.rpartition(":")[0] if ":" in target else target
     files |= {Path(place)} if place.endswith(".py") else set()
     by_root: dict[Path, set[Path]] = {}
@@ -88,10 +88,8 @@ def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
 def packages_of(functions: Sequence[Any]) -> dict[str, str]:
     """Versions of the installed packages that functions come from, without gradoracle."""
     found: dict[str, str] = {}
-    for function in map(function_of, functions):
-        name = (getattr(function, "__module__", None) or "").partition(".")[0]
-        code = getattr(function, "__code__", None)
-        file = None if code is None else Path(code.co_filename).resolve()
+    for place in map(place_of, functions):
+        name, file = place.module.partition(".")[0], Path(place.file).resolve() if place.file else None
         if name in ("", "gradoracle") or (file is not None and is_source(str(file), str(_root(file)))):
             continue
         found |= {each: public(version(each)) for each in _distributions().get(name, ())}

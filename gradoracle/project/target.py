@@ -13,8 +13,7 @@ import importlib.util
 import linecache
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -22,9 +21,11 @@ from types import CodeType, ModuleType
 from typing import Any
 from urllib.parse import unquote
 
+from gradoracle.model.description import HostedTarget, described
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
+from gradoracle.project.definition_slice import folder_first
 from gradoracle.project.shipped_names import KERNELS, SHIPPED, family_names
 from gradoracle.project.values import LIKE
 
@@ -100,6 +101,21 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
         subject = _attribute(module, attribute, text)
         return Target(*_one(subject, attribute, module, judge, text), source, text)
     return Target(*_all(module, judge, text), source, text)
+
+
+def described_target(target: Target, autotuners: Callable[[Kernel], Mapping[str, int]]) -> HostedTarget:
+    """What a judge needs to know of a target that is resolved here; ``autotuners`` counts those of a kernel."""
+    place, _ = _split(target.label)
+    module = None if place in family_names() else _module(place)[0]
+    names = {} if module is None else vars(module)
+    kernels = []
+    for own in target.kernels:
+        attribute = next((n for n, v in names.items() if v is own or v is own.call), "")
+        kernels.append(described(own, attribute, autotuners(own)))
+    families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
+    file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
+    package = "" if module is None or target.source is not None else str(module.__package__ or "")
+    return HostedTarget(tuple(kernels), file, package, families)
 
 
 def family_for(line: str, text: str, named: str) -> str | None:
@@ -331,11 +347,12 @@ def _unknown(what: str, text: str) -> str:
 def _shipped(name: str) -> Target:
     try:
         module = importlib.import_module(f"{SHIPPED}.{name}")
+        kernels = module.KERNELS  # imported here, not with the family
     except (Exception, SystemExit) as error:  # such as a shipped kernel that is being edited
         if (place := _place_in_kernels(error)) is None:
             raise
         raise TargetError(f"{name} cannot be imported: {_reason(error)} ({place})") from None
-    return Target(module.FAMILY, list(module.KERNELS), None, name)
+    return Target(module.FAMILY, list(kernels), None, name)
 
 
 def _place_in_kernels(error: BaseException) -> str | None:
@@ -402,24 +419,12 @@ def _import_file(path: Path, shown: str, expected: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with _folder_first(str(resolved.parent)):
+        with folder_first(str(resolved.parent)):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise TargetError(_import_failure(error, shown, str(resolved))) from None
     return module
-
-
-@contextmanager
-def _folder_first(folder: str) -> Iterator[None]:
-    """Put a folder first on the path, as ``python file.py`` does; afterwards last, for imports inside functions."""
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
-        if folder not in sys.path:
-            sys.path.append(folder)
 
 
 def _import_failure(error: BaseException, shown: str, path: str | None) -> str:

@@ -11,7 +11,7 @@ from gradoracle.kernels.lightning.blocks import choose
 from gradoracle.kernels.lightning.compilations import compilations
 from gradoracle.properties.lightning.algorithms import chunks_of
 
-from gradoracle.model.kernel import Inputs, Kernel
+from gradoracle.model.kernel import Kernel, Shapes
 
 
 def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
@@ -26,9 +26,9 @@ def _chunk(dtype: str, rows: int, blocks: str, arguments: Mapping[str, Any]) -> 
     return choose(getattr(torch, dtype), arguments.get("precision", "ieee"), rows).chunk
 
 
-def _algorithm(dtype: str, sample: Inputs, blocks: str, arguments: Mapping[str, Any]) -> str:
+def _algorithm(dtype: str, shapes: Shapes, blocks: str, arguments: Mapping[str, Any]) -> str:
     """The order of roundings of its chunks."""
-    return chunks_of(_chunk(dtype, sample.inputs["q"].shape[2], blocks, arguments))
+    return chunks_of(_chunk(dtype, shapes["q"][2], blocks, arguments))
 
 
 def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int, arguments: Mapping[str, Any]) -> Mapping[str, int]:

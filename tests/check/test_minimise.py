@@ -16,7 +16,7 @@ from places import TESTS
 from gradoracle.cases.saved_tensors import saved_line
 from gradoracle.check import minimise
 from gradoracle.check import plan as planning
-from gradoracle.check.crashes import Crashes
+from gradoracle.check.barring import Barring
 from gradoracle.check.minimise import _Minimiser, as_plain
 from gradoracle.check.run import check, replay
 from gradoracle.cli import main
@@ -241,7 +241,7 @@ def interrupted_at(owner: Any, name: str, call: int = 1, **given: Any) -> Spot:
 
 def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C arrives while the smallest case of one crash is tried for another."""
-    original, attempt, done = _Minimiser._smaller_crash, Crashes.attempt, []
+    original, attempt, done = _Minimiser._smaller_crash, Barring.attempt, []
 
     def smaller(*args: Any) -> Any:
         found = original(*args)
@@ -254,7 +254,7 @@ def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
         return attempt(*args)
 
     monkeypatch.setattr(_Minimiser, "_smaller_crash", smaller)
-    monkeypatch.setattr(Crashes, "attempt", tried)
+    monkeypatch.setattr(Barring, "attempt", tried)
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,8 @@ def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
         ("exits", interrupted_at(_Minimiser, "_crash")),
         ("exits", interrupted_at(_Minimiser, "_smaller_crash")),
         ("exits", interrupted_at(_Minimiser, "_applies")),
-        ("exits", interrupted_at(Crashes, "attempt")),
-        ("exits", interrupted_at(Crashes, "attempt", 3)),
+        ("exits", interrupted_at(Barring, "attempt")),
+        ("exits", interrupted_at(Barring, "attempt", 3)),
         ("exits", after_the_first_crash),
     ],
 )

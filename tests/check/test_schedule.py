@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradoracle.check.crashes import Crashes
+from gradoracle.check.barring import Barring
 from gradoracle.check.execute import Execution
 from gradoracle.check.plan import plan, resolved
 from gradoracle.check.schedule import Schedule
@@ -143,7 +143,7 @@ class Stopped(Machine):
 def executed(machine: Machine, device: str = "cuda", **fields: Any) -> Execution:
     planned = plan(resolved(Request("sdpa", device="cpu", workers=0, examples=8)))
     planned = replace(planned, subjects=replace(planned.subjects, device=device), trial=None)
-    execution = Execution(planned, machine, Crashes(machine), time.monotonic(), **fields)  # type: ignore[arg-type]
+    execution = Execution(planned, machine, Barring(machine), time.monotonic(), **fields)  # type: ignore[arg-type]
     execution.run(planned.jobs, lambda result: "")
     return execution
 

@@ -16,6 +16,7 @@ from gradoracle.cases.stream import stream
 from gradoracle.check.properties import properties_of
 from gradoracle.check.setup import Setup
 from gradoracle.check.worker import examiner
+from gradoracle.execution.own_host import OwnHost
 from gradoracle.model.family import Family
 from gradoracle.model.job import Job
 from gradoracle.model.kernel import Kernel
@@ -70,7 +71,13 @@ def linear(x: Float[Tensor, "B 5"], weight: Float[Tensor, "3 5"], bias: Float[Te
 def statuses(family: Family, kernel: Kernel, property_name: str, examples: int = 6) -> set[Status]:
     """The verdicts of one property on drawn cases in float32."""
     properties = {each.name: each for each in properties_of(family)}
-    work = examiner(Setup("", None, "cpu", "auto", {}, {}), family, {kernel.name: kernel}, properties)
+    work = examiner(
+        Setup("", None, "cpu", "auto", {}, {}),
+        family,
+        {kernel.name: kernel},
+        properties,
+        OwnHost({kernel.name: kernel}),
+    )
     found = set()
     for case in stream(family, kernel, dtypes=("float32",), examples=examples):
         result: Any = work(Job(kernel.name, case, (property_name,)), lambda name, limit: None)

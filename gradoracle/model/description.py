@@ -1,0 +1,163 @@
+"""Description: what a kernel declares, as plain values, and a kernel made of it whose functions are elsewhere.
+
+A judge gets descriptions from a host, which has the kernels themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from gradoracle.model.contract import Contract
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.dims import Sizes
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.location import Place, place_of
+from gradoracle.model.signature import OptionValue
+
+_EXPLICIT = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
+_ASKED = ("algorithm", "fits", "tiles", "compiled_for")  # declarations that may be functions
+
+
+@dataclass(frozen=True)
+class Description:
+    """A kernel's declarations, as of ``Kernel``.
+
+    Attributes:
+        call: where the kernel is defined.
+        explicit: the derivatives for which it has functions of its own.
+        asked: the declarations that are functions, of its sizes.
+        entries: its further entry points, and other functions among its ``extras``.
+        constants: the other extras.
+        attribute: the name that its module has it by; "" for none.
+    """
+
+    name: str
+    family: str
+    call: Place
+    explicit: tuple[Derivative, ...]
+    asked: tuple[str, ...]
+    entries: Mapping[str, Place]
+    constants: Mapping[str, tuple[str, ...]]
+    attribute: str
+    contracts: Mapping[str, Contract]
+    algorithm: str
+    dtypes: tuple[str, ...] | None
+    dims: Mapping[str, Sizes]
+    options: Mapping[str, tuple[OptionValue, ...]]
+    deterministic: bool
+    mutates: tuple[str, ...]
+    no_gradient: tuple[str, ...]
+    blocks: tuple[str, ...]
+    tiles: Mapping[str, int]
+    outside: bool
+    notes: tuple[str, ...]
+    needs_cuda: bool
+    ieee_dots: bool
+    arguments: Mapping[str, OptionValue]
+    claims: tuple[Derivative, ...] | None
+    autotuners: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostedTarget:
+    """What a host says of its target.
+
+    Attributes:
+        kernels: their descriptions.
+        file: the file of the target's module, absolute; "" for a shipped one.
+        module: the name of its package, where that is needed for relative imports; "" for none.
+        families: by name: the names that the module has them by.
+    """
+
+    kernels: tuple[Description, ...]
+    file: str = ""
+    module: str = ""
+    families: Mapping[str, str] = field(default_factory=dict)
+
+
+class Asked(Protocol):
+    """Evaluates a declaration of a kernel, or another function among its extras, where the kernel is."""
+
+    def __call__(self, kernel: str, what: str, arguments: tuple[Any, ...]) -> Any:
+        """The value, as JSON holds it."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A function that a host has. Called, it is evaluated there, which is possible on plain values."""
+
+    place: Place
+    kernel: str
+    what: str
+    ask: Asked = field(compare=False, repr=False)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Its value there."""
+        return self.ask(self.kernel, self.what, arguments)
+
+
+def described(kernel: Kernel, attribute: str = "", autotuners: Mapping[str, int] | None = None) -> Description:
+    """The description of a kernel; ``attribute`` is the name that its module has it by."""
+    functions = {name: value for name, value in kernel.extras.items() if callable(value)}
+    given = {name: getattr(kernel, name) for name in _ASKED}
+    return Description(
+        kernel.name,
+        kernel.family,
+        place_of(kernel.call),
+        tuple(each for each in _EXPLICIT if getattr(kernel, each.value) is not None),
+        tuple(name for name, value in given.items() if callable(value)),
+        {name: place_of(value) for name, value in functions.items()},
+        {name: tuple(value) for name, value in kernel.extras.items() if name not in functions},
+        attribute,
+        dict(kernel.contracts),
+        kernel.algorithm if isinstance(kernel.algorithm, str) else "",
+        kernel.dtypes,
+        dict(kernel.dims),
+        {name: tuple(values) for name, values in kernel.options.items()},
+        kernel.deterministic,
+        kernel.mutates,
+        kernel.no_gradient,
+        tuple(kernel.blocks),
+        {} if callable(kernel.tiles) else dict(kernel.tiles),
+        kernel.outside,
+        kernel.notes,
+        kernel.needs_cuda,
+        kernel.ieee_dots,
+        dict(kernel.arguments),  # type: ignore[arg-type]
+        kernel.claims,
+        dict(kernel.autotuners if autotuners is None else autotuners),
+    )
+
+
+def kernel_of(own: Description, ask: Asked) -> Kernel:
+    """A kernel as described, whose functions are elsewhere."""
+
+    def elsewhere(what: str, place: Place = own.call) -> Any:
+        return Elsewhere(place, own.name, what, ask)
+
+    made = Kernel(
+        own.name,
+        own.family,
+        elsewhere("call"),
+        contracts=own.contracts,
+        algorithm=own.algorithm,
+        dtypes=own.dtypes,
+        dims=own.dims,
+        options=own.options,
+        deterministic=own.deterministic,
+        mutates=own.mutates,
+        no_gradient=own.no_gradient,
+        blocks=dict.fromkeys(own.blocks),
+        tiles=own.tiles,
+        extras={**own.constants, **{name: elsewhere(f"extra {name}", place) for name, place in own.entries.items()}},
+        outside=own.outside,
+        notes=own.notes,
+        needs_cuda=own.needs_cuda,
+        ieee_dots=own.ieee_dots,
+        arguments=own.arguments,
+        claims=own.claims,
+        autotuners=own.autotuners,
+    )
+    return replace(made, **{name: elsewhere(name) for name in (*own.asked, *(each.value for each in own.explicit))})

@@ -1,0 +1,172 @@
+"""Definition: the family that judges a target, found without importing the target's kernels.
+
+A shipped family is imported; of a user's file what its definition needs is executed (``definition_slice``).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gradoracle.model.description import Description, HostedTarget
+from gradoracle.model.errors import TargetError, UsageError, named
+from gradoracle.model.family import Family
+from gradoracle.project.definition_slice import sliced
+from gradoracle.project.shipped_names import SHIPPED, family_names
+from gradoracle.project.values import LIKE
+
+
+def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
+    """The family of a TARGET and --family.
+
+    Args:
+        text: the target.
+        family: as of ``target.resolve``.
+        hosted: what the host of its kernels says of them: which family each declares, and by which name its file has
+            it, if it has.
+
+    Raises:
+        TargetError: it cannot be read without the kernels.
+    """
+    place = text.rpartition(":")[0] or text
+    if place in family_names():
+        return _shipped(place)
+    if family is not None and LIKE in family:
+        return _derived(text, family, hosted)
+    own = Path(hosted.file)
+    if family is not None:
+        return _named(family)
+    (name,) = {kernel.family for kernel in hosted.kernels}
+    if name in hosted.families:
+        if _is_file(place) and own != Path(place).resolve():
+            raise TargetError(f"the host of {text} says that it is {own}; expected {place}")
+        return _in(own, hosted.families[name], hosted.module, f"{text}: family {name}")
+    return _shipped(name)
+
+
+def _shipped(name: str) -> Family:
+    if name not in family_names():
+        raise TargetError(f"family {name} is not shipped; expected one of {', '.join(family_names())}")
+    found: Family = importlib.import_module(f"{SHIPPED}.{name}").FAMILY
+    return found
+
+
+def _named(text: str) -> Family:
+    """The family that --family names."""
+    place, _, attribute = text.rpartition(":") if ":" in text else (text, "", "")
+    if not attribute and place in family_names():
+        return _shipped(place)
+    file, package = _file_of(place)
+    names = [attribute] if attribute else list(_declared(file))
+    if len(names) != 1:
+        shown = ", ".join(names) or "none"
+        raise TargetError(f"--family {text} must name one family, as in {text}:family; that file has {shown}")
+    return _in(file, names[0], package, f"--family {text}")
+
+
+def _in(file: Path, attribute: str, package: str, shown: str) -> Family:
+    found = getattr(sliced(file, [attribute], package), attribute)
+    if not isinstance(found, Family):
+        raise TargetError(f"{shown} is a {type(found).__name__}; expected a @gradoracle.family")
+    return found
+
+
+def _derived(text: str, family: str, hosted: HostedTarget) -> Family:
+    """The family of a reference and an example of the kernel's arguments."""
+    from gradoracle.project.example import corrections, derive, seeded
+    from gradoracle.project.target import called
+
+    reference, _, rest = family.partition(LIKE)
+    example, *words = rest.split("@")
+    (kernel,) = hosted.kernels
+    own = (Path(hosted.file), hosted.module)
+    with seeded():
+        judged, given = _looked_up([reference, example], own)
+        try:
+            found = derive(
+                _stand_in(kernel), judged, called(given, example), names=(text, reference),
+                corrections=corrections(words),
+            )  # fmt: skip
+        except UsageError as error:
+            raise TargetError(str(error)) from None
+    return found.family
+
+
+def _looked_up(texts: list[str], own: tuple[Path, str]) -> list[Any]:
+    """What each ``place:name`` names; a name alone is of the target's own file. One slice of each file is executed."""
+    places = [(_file_of(text.rpartition(":")[0]) if ":" in text else own, text.rpartition(":")[2]) for text in texts]
+    found = []
+    for (file, package), attribute in places:
+        wanted = [name.partition(".")[0] for where, name in places if where == (file, package)]
+        value: Any = sliced(file, list(dict.fromkeys(wanted)), package)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+        found.append(value)
+    return found
+
+
+def _stand_in(kernel: Description) -> Any:
+    """A function with the parameters of a kernel that is elsewhere."""
+
+    def call(*_: Any, **__: Any) -> Any:
+        raise TypeError(f"{kernel.name} is elsewhere")
+
+    call.__name__ = kernel.name
+    own = kernel.call.parameters
+    if own is not None:
+        call.__signature__ = own.signature  # type: ignore[attr-defined]
+    return call
+
+
+def _file_of(place: str) -> tuple[Path, str]:
+    """The file of ``path/to/file.py`` or ``package.module``, and its package; no module of it is imported.
+
+    Raises:
+        TargetError: there is none.
+    """
+    if _is_file(place):
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise TargetError(f"no file {place}; expected path/to/file.py:family or package.module:family")
+        return path, ""
+    first, *rest = place.split(".")
+    try:
+        spec = importlib.util.find_spec(first)
+    except (ImportError, ValueError) as error:
+        raise TargetError(f"{place} cannot be found: {named(error)}") from None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if spec is not None and not rest and spec.origin:
+        return Path(spec.origin).resolve(), first if places else ""
+    for folder in places:
+        path = Path(folder, *rest)
+        if path.with_suffix(".py").is_file():
+            return path.with_suffix(".py").resolve(), place.rpartition(".")[0]
+        if (path / "__init__.py").is_file():
+            return (path / "__init__.py").resolve(), place
+    raise TargetError(f"no module named {place!r} can be found")
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or "/" in place
+
+
+def _declared(file: Path) -> Iterator[str]:
+    """The names that a file binds to what it declares as a family."""
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8"), str(file)).body
+    except (OSError, ValueError, SyntaxError) as error:
+        raise TargetError(f"{file} cannot be read: {named(error)}") from None
+    for each in body:
+        if isinstance(each, ast.FunctionDef) and any(map(_says_family, each.decorator_list)):
+            yield each.name
+        elif isinstance(each, ast.Assign) and _says_family(each.value):
+            yield from (target.id for target in each.targets if isinstance(target, ast.Name))
+
+
+def _says_family(node: ast.expr) -> bool:
+    own = node.func if isinstance(node, ast.Call) else node
+    return getattr(own, "attr", getattr(own, "id", "")) == "family"
