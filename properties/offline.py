@@ -12,7 +12,6 @@ import functools
 import gc
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from gradoracle.properties.compilations_kept import Again, Kept
 from gradoracle.execution import fork_server
 from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.errors import tell
+from gradoracle.model.location import place_of
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
 """(name, a @triton.jit function, its signature, its constants, launch options), as ``triton.compile`` takes them:
@@ -69,7 +69,8 @@ def of_each_architecture(
     compilations: Callable[..., Iterable[Compilation]], dtype: str
 ) -> Iterator[tuple[int, Compilation]]:
     """What ``compilations`` names for each compute capability: called with that, such as (9, 0), if it takes it."""
-    by_capability = len(inspect.signature(compilations).parameters) > 1
+    own = place_of(compilations).parameters
+    by_capability = own is not None and len(own.names) > 1
     for capability in SHARED_MEMORY:
         for one in compilations(dtype, divmod(capability, 10)) if by_capability else compilations(dtype):
             yield capability, one
@@ -130,10 +131,11 @@ def _compiled(
 ) -> dict[tuple[str, int], Mapping[str, Any] | str]:
     if importlib.util.find_spec("triton") is None:
         raise Unavailable("Triton is not installed")
+    own = place_of(compilations)
     where = {
-        "module": compilations.__module__,
-        "file": inspect.getsourcefile(compilations),
-        "function": compilations.__qualname__,
+        "module": own.module,
+        "file": own.file,
+        "function": own.name,
         "dtype": dtype,
         "changed": json.loads(changed),
         "by_line": by_line,

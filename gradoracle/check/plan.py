@@ -15,11 +15,10 @@ from typing import Any
 from gradoracle.cases.coverage import wanted_goals
 from gradoracle.cases.saved_tensors import saved_case, saved_line
 from gradoracle.cases.stream import stream
-from gradoracle.check import memory_estimate
+from gradoracle.check import memory_estimate, worker
 from gradoracle.check.properties import no_such_property
-from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, judged, subjects
+from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, subjects
 from gradoracle.check.usable_case import require_case
-from gradoracle.check.worker import described_by, started
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
 from gradoracle.model.contract import contract
@@ -49,6 +48,7 @@ class Subjects:
         properties: the properties that the request selects, by name.
         functions: every function that a run calls: the definition, the kernels and all properties.
         unasked: names of properties of the kernels' compilations that the request does not ask for (``asks_for``).
+        missing: kernels and block configurations that only the judge's project has (``base_overlay.Overlaid``).
     """
 
     request: Request
@@ -59,6 +59,7 @@ class Subjects:
     properties: Mapping[str, Property]
     functions: tuple[Callable[..., Any], ...]
     unasked: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     def target(self, kernel: str) -> str:
         """The target, with the kernel's name where it has several."""
@@ -123,7 +124,14 @@ def resolved(request: Request) -> Subjects:
     """
     chosen = device.choose(request.device, elsewhere=request.scheduler is not None)
     setup = setup_of(request, chosen)
-    setup, (family, kernels, properties) = _resolved(request, setup)
+    missing: tuple[str, ...] = ()
+    if request.workers == 0 and not request.apart:  # kernels run, and are imported, in this process
+        device.prepare(chosen)
+        family, kernels, properties = subjects(setup)
+    else:
+        apart = worker.resolved(setup)
+        setup, family, missing = apart.setup, apart.family, apart.missing
+        kernels, properties = dict(apart.kernels), dict(apart.properties)
     functions = tuple(functions_of(family, kernels, properties.values()))
     family = family.on(chosen)
     for glob in request.property.split(","):
@@ -141,23 +149,10 @@ def resolved(request: Request) -> Subjects:
     every = replace(request, compilations=True)
     left = [prop for name, prop in properties.items() if name not in matching and every.asks_for(prop)]
     unasked = tuple(prop.name for prop in left if any(prop.lacks(kernel) is None for kernel in kernels.values()))
-    found = Subjects(request, chosen, setup, family, kernels, matching, functions, unasked)
+    found = Subjects(request, chosen, setup, family, kernels, matching, functions, unasked, missing)
     for name in kernels:
         found.dtypes(name)
     return found
-
-
-def _resolved(
-    request: Request, setup: Setup
-) -> tuple[Setup, tuple[Family, Mapping[str, Kernel], Mapping[str, Property]]]:
-    """What a setup resolves to; kernels that run in another process are not imported here, but asked for there."""
-    if request.workers == 0 or setup.places is not None:
-        device.prepare(setup.device)
-        return setup, subjects(setup)
-    host = started(setup)
-    setup = replace(setup, hosted=described_by(host))
-    assert setup.hosted is not None
-    return setup, judged(setup, setup.hosted, host.ask)
 
 
 def setup_of(request: Request, device: str) -> Setup:
@@ -174,6 +169,7 @@ def setup_of(request: Request, device: str) -> Setup:
         request.places,
         request.called_in if device == "cpu" else "",
         request.claims,
+        barred=request.barred,
     )
 
 

@@ -16,9 +16,8 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, claims_of
 from gradoracle.model.location import place_of
 from gradoracle.model.property import Property
-from gradoracle.project.base_overlay import Places, resolved
-from gradoracle.project.definition import definition
-from gradoracle.project.target import described_target
+from gradoracle.project.base_overlay import Apart, Places, enter, modules_of, require_apart
+from gradoracle.project.target import described_target, resolve
 
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
 
@@ -39,6 +38,7 @@ class Setup:
     called_in: str = ""  # a folder: which of its functions the kernel's calls run is noted
     claims: tuple[str, ...] = ()
     hosted: HostedTarget | None = None  # what its host says of it, where that is known
+    barred: str = ""  # a folder that no module of the target may come from
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -48,19 +48,19 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
         TargetError: the target or its family cannot be resolved.
         UsageError: a contract or argument does not fit.
     """
-    target = resolved(setup.target, setup.family, setup.places)
+    target = resolve(setup.target, setup.family)
     kernels = {kernel.name: _configured(kernel, target.family, setup) for kernel in target.kernels}
     return target.family, kernels, {prop.name: prop for prop in properties_of(target.family)}
 
 
-def judged(setup: Setup, hosted: HostedTarget, ask: Asked) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
+def judged(
+    setup: Setup, family: Family, hosted: HostedTarget, ask: Asked
+) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
     """As ``subjects``, of kernels that a host has: none of them is imported here.
 
     Raises:
-        TargetError: the family cannot be found without the kernels.
         UsageError: a contract or argument does not fit.
     """
-    family = definition(setup.target, setup.family, hosted)
     kernels = {each.name: _configured(kernel_of(each, ask), family, setup) for each in hosted.kernels}
     return family, kernels, {prop.name: prop for prop in properties_of(family)}
 
@@ -70,8 +70,14 @@ def hosted(setup: Setup) -> tuple[HostedTarget, dict[str, Kernel]]:
 
     Raises:
         TargetError: the target or its family cannot be resolved.
+        Apart: modules of another project were imported.
     """
-    target = resolved(setup.target, setup.family, setup.places)
+    if setup.places is not None:
+        enter(setup.places.kernels, setup.places.judge)
+    target = resolve(setup.target, setup.family)
+    if setup.places is not None and (left := modules_of(setup.places.judge)):
+        raise Apart(f"it imports {left[0][1]} of its base")
+    require_apart(setup.barred)
     return described_target(target, _tuners), {kernel.name: kernel for kernel in target.kernels}
 
 

@@ -6,7 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,10 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.oracle.truth import Oracle
+from gradoracle.project.base_overlay import Places, enter, inside, overlaid
+from gradoracle.project.definition import definition
 from gradoracle.project.provenance import ProvenanceJob, provenance
+from gradoracle.project.shipped_names import family_names
 
 ENTRY = "gradoracle.check.worker:entry"
 """The entry point of processes that judge; the kernel runs in another."""
@@ -54,14 +57,62 @@ def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
         for phase in announced:
             phase(name, None)
 
-    own = started(setup, announce)
-    if setup.places is not None:
-        prepare(setup.device)
-        return examiner(setup, *subjects(setup), own, announced)
-    return examiner(setup, *judged(setup, setup.hosted or described_by(own), own.ask), own, announced)
+    found = resolved(setup, announce)
+    return examiner(found.setup, found.family, found.kernels, found.properties, found.host, announced)
 
 
-def started(setup: Setup, announce: Phase = lambda name, limit: None) -> HostProcess:
+@dataclass(frozen=True)
+class Resolved:
+    """A target whose kernels are in a process of their own.
+
+    Attributes:
+        setup: with what the host says of it.
+        family: that judges it.
+        kernels: by name, as described.
+        properties: by name.
+        host: of the kernels.
+        missing: as of ``base_overlay.Overlaid``.
+    """
+
+    setup: Setup
+    family: Family
+    kernels: Mapping[str, Kernel]
+    properties: Mapping[str, Property]
+    host: HostProcess
+    missing: tuple[str, ...] = ()
+
+
+def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolved:
+    """Resolve a target, whose kernels are imported in another process; of two projects, those of each in its own.
+
+    Raises:
+        TargetError: the target or its family cannot be resolved.
+        UsageError: a contract or argument does not fit.
+    """
+    own, places = _started(setup, announce), setup.places
+    if places is None:
+        known = setup.hosted or _described(own, setup)
+        setup = replace(setup, hosted=known)
+        family = definition(setup.target, setup.family, known)
+        return Resolved(setup, *judged(setup, family, known, own.ask), own)
+    base = _started(replace(setup, places=Places(places.kernels, places.judge)), announce)
+    try:
+        declared = _described(base, setup)
+    except TargetError as error:
+        raise TargetError(f"in the base: {error}") from None
+    overlay = overlaid(setup.target, declared, _described(own, setup))
+    enter(places.judge, places.kernels)
+    with inside(places.judge):
+        family = definition(setup.target, setup.family, declared)
+
+    def ask(kernel: str, what: str, arguments: tuple[Any, ...]) -> Any:
+        of_base = what == "algorithm" and any(each.name == kernel for each in declared.kernels)
+        return (base if of_base else own).ask(kernel, what, arguments)
+
+    return Resolved(setup, *judged(setup, family, overlay.target, ask), own, overlay.missing)
+
+
+def _started(setup: Setup, announce: Phase) -> HostProcess:
     """The host of a target, in a process that starts meanwhile."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     own = HostProcess(
@@ -70,22 +121,26 @@ def started(setup: Setup, announce: Phase = lambda name, limit: None) -> HostPro
         seconds=setup.call_seconds,
         env=variables(setup.device),
         memory=None if limit == resource.RLIM_INFINITY else limit,
-        folder=os.getcwd(),
+        folder=os.getcwd() if setup.places is None else setup.places.kernels,
         announce=announce,
     )
     own.begin()
     return own
 
 
-def described_by(own: HostProcess) -> HostedTarget:
+def _described(own: HostProcess, setup: Setup) -> HostedTarget:
     """What a host says of its target.
 
     Raises:
         TargetError: the kernels cannot be imported.
+        StartupError: something else cannot.
     """
     try:
         return own.describe()
     except StartupError as error:
+        place = setup.target.rpartition(":")[0] or setup.target
+        if place in family_names() and error.kind not in ("", TargetError.__name__, UsageError.__name__):
+            raise  # what is shipped beside the kernels cannot be imported
         raise TargetError(error.sentence) from None
 
 

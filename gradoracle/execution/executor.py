@@ -11,11 +11,12 @@ from typing import Any, Protocol
 class StartupError(Exception):
     """No worker process can be started: ``entry(setup)`` raised or the process died.
 
-    The message is the child's traceback or its last output; ``sentence`` says in one line what happened.
+    The message is the child's traceback or its last output; ``sentence`` says in one line what happened, and ``kind``
+    what was raised there, if anything was.
     """
 
-    def __init__(self, text: str, sentence: str) -> None:
-        self.sentence = sentence
+    def __init__(self, text: str, sentence: str, kind: str = "") -> None:
+        self.sentence, self.kind = sentence, kind
         super().__init__(text)
 
 

@@ -207,7 +207,7 @@ class HostProcess:
             if "failed" in document:
                 kind, sentence, trace = map(str, document["failed"])
                 is_plain = kind in (TargetError.__name__, UsageError.__name__) or sentence == kind
-                raise StartupError(trace, sentence if is_plain else f"{kind}: {sentence}")
+                raise StartupError(trace, sentence if is_plain else f"{kind}: {sentence}", kind)
             interprets, devices = document["ready"]
             self._facts, self._is_ready = (bool(interprets), int(devices)), True
         except _Gone as gone:

@@ -7,6 +7,8 @@ count, a helper in another module does. What is installed is identified by its n
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import dis
 import functools
@@ -18,6 +20,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -25,8 +28,10 @@ import torch
 
 from gradoracle.gate.snapshot import Piece
 from gradoracle.model import layouts
-from gradoracle.model.location import is_source
-from gradoracle.project.target import Target
+from gradoracle.model.description import Elsewhere
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.location import Place, is_source
 
 _DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient", "claims")
 _EXPLICIT = ("vjp", "jvp", "hvp", "fits")
@@ -35,14 +40,15 @@ _PROPERTY = ("judge", "applies", "needs", "one_in", "scope", "decisive", "famili
 _LENGTH = 16
 
 
-def pieces(target: Target, folder: str) -> dict[str, Piece]:
+def pieces(family: Family, kernels: Iterable[Kernel], folder: str) -> dict[str, Piece]:
     """The fingerprint of each piece that judges a target, by its name.
 
     Args:
-        target: as its own project declares it.
+        family: the definition and its domain.
+        kernels: as their own project declares them.
         folder: of the project; code in it counts by what it does, all other code by its name.
     """
-    family, reader = target.family, _Reader(os.path.abspath(folder))
+    reader = _Reader(os.path.abspath(folder))
     shared = {
         f"the definition of {family.name}": family.definition,
         f"the domain of {family.name}": [(name, getattr(family, name)) for name in _DOMAIN],
@@ -53,7 +59,7 @@ def pieces(target: Target, folder: str) -> dict[str, Piece]:
         },
     }
     found = {name: Piece(reader.hash(value)) for name, value in shared.items()}
-    for kernel in target.kernels:
+    for kernel in kernels:
         explicit = [name for name in _EXPLICIT if getattr(kernel, name) is not None]
         declared = {
             **{name: getattr(kernel, name) for name in _DECLARED},
@@ -105,6 +111,8 @@ class _Reader:
             yield f"set of {sorted(map(_without_addresses, value))}"
         elif isinstance(value, (CodeType, FunctionType)):
             yield from self._function(value)
+        elif isinstance(value, Elsewhere):
+            yield from _source(value.place)
         elif isinstance(value, functools.partial):
             yield "partial"
             yield from self._words([value.func, value.args, value.keywords])
@@ -180,6 +188,9 @@ class _Reader:
     def _members(self, module: ModuleType, code: CodeType) -> Iterable[str]:
         """What code may take from a module of the project: everything in it that the code names."""
         for name in code.co_names:
+            if not hasattr(module, name) and hasattr(module, "__path__"):
+                with contextlib.suppress(ImportError):  # a name that is no module is none of this one's
+                    importlib.import_module(f"{module.__name__}.{name}")
             if hasattr(module, name) and not name.startswith("__"):
                 member = getattr(module, name)
                 yield f"{module.__name__}.{name} ="
@@ -227,3 +238,13 @@ def _has_docstring(code: CodeType) -> bool:
 
 def _without_addresses(value: Any) -> str:
     return re.sub(r"0x[0-9a-f]+", "", repr(value))
+
+
+def _source(place: Place) -> Iterable[str]:
+    """A function that is elsewhere, by its source without comments and docstring."""
+    yield f"function {place.name}"
+    tree = ast.parse(Path(place.file).read_text(encoding="utf-8")) if place.file else ast.Module([], [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and place.line in (node.lineno, *(d.lineno for d in node.decorator_list)):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            yield from map(ast.dump, (node.args, *body))

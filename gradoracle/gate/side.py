@@ -23,7 +23,7 @@ from gradoracle.model.finding import Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import BROKEN, Status
 from gradoracle.project import config
-from gradoracle.project.base_overlay import Apart, Places, modules_of, substituted
+from gradoracle.project.base_overlay import Apart, Places, require_apart
 from gradoracle.project.config import Setting
 
 if TYPE_CHECKING:
@@ -129,22 +129,15 @@ def _snapshot(order: Assignment, name: str, early: Path) -> Snapshot:
 
 def _fingerprinted(task: Task) -> Snapshot:
     """What judges a target in its own project. Fails where the target cannot be imported."""
-    from gradoracle.execution import device
+    from gradoracle.check.plan import resolved
     from gradoracle.gate.fingerprints import pieces
     from gradoracle.project.request import Request
-    from gradoracle.project.target import resolve
 
-    request = Request(task.target, **config.fields(task.settings))
-    device.prepare(device.choose(request.device))
-    found = resolve(task.target, request.family)
-    _require_apart(task)
-    return Snapshot(task.target, task.settings, pieces=pieces(found, os.getcwd()))
-
-
-def _require_apart(task: Task) -> None:
-    """Raise Apart if something was imported from the other tree, as an import hook may do."""
-    if task.barred and (found := modules_of(task.barred)):
-        raise Apart(f"it imports {found[0][1]}, which is not the base's (is the project installed in editable mode?)")
+    own = config.fields(task.settings)
+    subjects = resolved(Request(task.target, barred=task.barred, apart=True, **own))
+    require_apart(task.barred)
+    found = pieces(subjects.family, subjects.kernels.values(), os.getcwd())
+    return Snapshot(task.target, task.settings, pieces=found)
 
 
 def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
@@ -159,7 +152,8 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
 
     limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
     own = config.fields(task.settings)
-    request = Request(task.target, places=task.places, called_in=task.called_in, compilations=True, **limits, **own)
+    where: dict[str, Any] = {"places": task.places, "called_in": task.called_in, "barred": task.barred, "apart": True}
+    request = Request(task.target, compilations=True, **where, **limits, **own)
     found = Snapshot(task.target, task.settings)
     reported: set[VerdictKey] = set()
 
@@ -180,7 +174,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
         lambda job: _key(job.kernel, job.case) in first,
     )
     with running(request, progress()) as run:
-        _require_apart(task)
+        require_apart(task.barred)
         found.measured = [prop.name for prop in run.subjects.properties.values() if prop.kind is PropertyKind.ORACLE]
         is_quick = run.subjects.device == "cpu" and request.examples is None and request.seconds is None
         pace = _Pace(found.measured, is_quick)
@@ -206,8 +200,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
             if any(True for _ in run.totals.aggregate.failing()):
                 failing(found)
             found.report = run.report(compared=True)
-    if task.places is not None:
-        found.missing = list(substituted(task.target, request.family, task.places).missing)
+        found.missing = list(run.subjects.missing)
     return found
 
 

@@ -1,9 +1,8 @@
-"""Base overlay: the kernels of one project judged by the declarations of another, in one process.
+"""Base overlay: the kernels of one project judged by the definition and the declarations of another.
 
-A gate judges the kernels of a change by the definition, contracts, domains and properties of its base. The target is
-resolved in the base's folder; the modules of that folder are unloaded, and the target is resolved again in the other
-folder. The callables come from there, everything else from the base. Functions of the base keep their globals; an
-import inside one of them that runs later finds the other module, a difference that ``gate.fingerprints`` sees.
+A gate judges the kernels of a change by the definition, contracts, domains and properties of its base. The process that
+judges finds modules in the base's folder alone; each project's kernels are described by a host of their own, in a
+process that finds modules in that project.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ import importlib
 import linecache
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import is_source
-from gradoracle.project.target import Target, resolve
 
 
 @dataclass(frozen=True)
@@ -33,80 +31,63 @@ class Places:
 
 
 class Apart(TargetError):
-    """Two versions of a project cannot be kept apart in one process, which says nothing about the kernels."""
+    """Two versions of a project cannot be kept apart, which says nothing about the kernels."""
 
 
 @dataclass(frozen=True)
-class Substituted:
-    """A target whose kernels come from one project and their judge from another.
+class Overlaid:
+    """What is judged where kernels come from one project and their judge from another.
 
     Attributes:
-        target: the kernels and the family.
+        target: the kernels with the declarations of the judge's project; new ones with their own.
         missing: kernels, and block configurations as ``kernel, blocks=name``, that only the judge's project has.
     """
 
-    target: Target
+    target: HostedTarget
     missing: tuple[str, ...]
 
 
-def resolved(text: str, family: str | None, places: Places | None) -> Target:
-    """A target of one project, or of two."""
-    return resolve(text, family) if places is None else substituted(text, family, places).target
-
-
-def substituted(text: str, family: str | None, places: Places) -> Substituted:
-    """Resolve a target in both projects; the process ends up in the folder of the kernels.
+def overlaid(text: str, base: HostedTarget, own: HostedTarget) -> Overlaid:
+    """The kernels of a target in one project, as they are judged by another.
 
     Raises:
-        TargetError: as ``resolve`` does, for the judge's project.
-        Apart: both cannot be imported into one process, or one imports modules of the other.
+        TargetError: no kernel of the judge's project is left.
     """
-    _enter(places.judge, places.kernels)
-    try:
-        judge = resolve(text, family)
-    except TargetError as error:
-        raise TargetError(f"in the base: {error}") from None
-    _enter(places.kernels, places.judge)
-    try:
-        own = resolve(text, family, judge.family)
-    except TargetError as error:
-        raise Apart(f"it cannot be imported into the same process as its base: {error}") from None
-    if left := modules_of(places.judge):
-        raise Apart(f"it imports {left[0][1]} of its base")
     theirs = {kernel.name: kernel for kernel in own.kernels}
-    missing, kernels = [], []
-    for kernel in judge.kernels:
+    missing, kernels = list[str](), list[Description]()
+    for kernel in base.kernels:
         if kernel.name not in theirs:
             missing.append(kernel.name)
             continue
         there = theirs.pop(kernel.name)
         missing += [f"{kernel.name}, blocks={name}" for name in kernel.blocks if name not in there.blocks]
         kernels.append(_running(there, kernel))
-    kernels += theirs.values()  # new ones, under their own declarations
+    kernels += theirs.values()
     if not kernels:
         raise TargetError(f"{text} no longer has the kernels {', '.join(missing)}")
-    return Substituted(replace(judge, kernels=kernels, source=own.source), tuple(missing))
+    return Overlaid(replace(own, kernels=tuple(kernels)), tuple(missing))
 
 
-def _running(there: Kernel, judge: Kernel) -> Kernel:
-    """The callables of ``there`` with the declarations of ``judge``; only derivatives and blocks that both have."""
-    blocks: Mapping[str, Any] = {name: there.blocks[name] for name in judge.blocks if name in there.blocks}
+def _running(there: Description, judge: Description) -> Description:
+    """The functions of ``there`` with the declarations of ``judge``; only derivatives and blocks that both have."""
+    asked = [name for name in judge.asked if name == "algorithm"] + [n for n in there.asked if n != "algorithm"]
     return replace(
         judge,
         call=there.call,
-        vjp=judge.vjp and there.vjp,
-        jvp=judge.jvp and there.jvp,
-        hvp=judge.hvp and there.hvp,
-        blocks=blocks,
-        fits=there.fits,
+        explicit=tuple(each for each in judge.explicit if each in there.explicit),
+        blocks=tuple(name for name in judge.blocks if name in there.blocks),
+        asked=tuple(asked),
         tiles=there.tiles,
-        extras=there.extras,
+        entries=there.entries,
+        constants=there.constants,
+        attribute=there.attribute,
         notes=there.notes,
+        autotuners=there.autotuners,
     )
 
 
-def _enter(folder: str, other: str) -> None:
-    """Unload the modules of the other folder; make this one current, and the first in which modules are found."""
+def enter(folder: str, other: str) -> None:
+    """Find modules in a project's folder from now on, and none in another's; those loaded from there are forgotten."""
     for name, _ in modules_of(other):
         del sys.modules[name]
     sys.path[:] = [entry for entry in sys.path if not is_source(entry or os.getcwd(), other)]
@@ -114,9 +95,19 @@ def _enter(folder: str, other: str) -> None:
         if place in sys.path:
             sys.path.remove(place)
         sys.path.insert(0, place)
-    os.chdir(folder)
     importlib.invalidate_caches()
     linecache.clearcache()
+
+
+@contextmanager
+def inside(folder: str) -> Iterator[None]:
+    """Within it a folder is the current one."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def modules_of(folder: str) -> list[tuple[str, str]]:
@@ -129,6 +120,16 @@ def modules_of(folder: str) -> list[tuple[str, str]]:
         if name.partition(".")[0] != "gradoracle":
             found += [(name, place) for place in places if isinstance(place, str) and is_source(place, folder)][:1]
     return found
+
+
+def require_apart(folder: str) -> None:
+    """Check that no module was imported from a project's folder, as an import hook may do.
+
+    Raises:
+        Apart: one was.
+    """
+    if folder and (found := modules_of(folder)):
+        raise Apart(f"it imports {found[0][1]}, which is not the base's (is the project installed in editable mode?)")
 
 
 def import_folders(folder: Path) -> list[str]:

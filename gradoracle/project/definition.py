@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
     place = text.rpartition(":")[0] or text
     if place in family_names():
         return _shipped(place)
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # last: a folder of the project must not hide an installed package
     if family is not None and LIKE in family:
         return _derived(text, family, hosted)
     own = Path(hosted.file)

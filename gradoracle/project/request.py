@@ -53,6 +53,8 @@ class Request:
             faults; other verdicts are reported as they were found. With enough seconds, a report then does not depend
             on the speed of the machine. None: any number, for every verdict.
         places: the projects that the kernels and their judge come from, if not both are the current folder.
+        barred: a folder that no module of the target may come from; "": none.
+        apart: whether kernels run in a process of their own even where nothing else does (``workers`` 0).
         called_in: a folder whose functions are recorded as they run on a case, on the CPU.
 
     Raises:
@@ -85,6 +87,8 @@ class Request:
     shrink_seconds: float | None = None
     shrink_tries: int | None = None
     places: Places | None = None
+    barred: str = ""
+    apart: bool = False
     called_in: str = ""
 
     def __post_init__(self) -> None:

@@ -111,7 +111,8 @@ def mine(x):
 def judged(folder: Path, text: str) -> dict[str, Piece]:
     folder.mkdir()
     (folder / "unit.py").write_text(text)
-    return pieces(resolve(str(folder / "unit.py")), str(folder))
+    target = resolve(str(folder / "unit.py"))
+    return pieces(target.family, target.kernels, str(folder))
 
 
 @pytest.mark.parametrize(
@@ -156,4 +157,5 @@ def test_a_tensor_of_one_element_has_a_fingerprint_whatever_its_strides(tmp_path
     text = "SHIFT = torch.zeros(3, dtype=torch.int64).as_strided((1, 1), (0, 0))\n"
     assert "EPS = 1e-6\n" in JUDGED and "+ EPS" in JUDGED
     file.write_text(JUDGED.replace("EPS = 1e-6\n", f"EPS = 1e-6\n{text}").replace("+ EPS", "+ EPS + SHIFT.sum()"))
-    assert pieces(resolve(str(file)), str(tmp_path))
+    target = resolve(str(file))
+    assert pieces(target.family, target.kernels, str(tmp_path))
