@@ -16,6 +16,7 @@ from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import Retry, as_found, minimised
 from gradoracle.check.plan import Plan, Subjects, plan, plan_of, replayed, require_memory, resolved
 from gradoracle.check.repeat_command import asked, command, repeated
+from gradoracle.check.setup import require_unchanged
 from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.check.totals import Totals
 from gradoracle.check.triage import triaged
@@ -155,12 +156,17 @@ class Run:
 
         Args:
             compared: whether it is compared with a base, which decides about violations of undecided severity.
+
+        Raises:
+            UsageError: a file of the target has changed meanwhile.
         """
         try:
-            return self._report(compared)
+            found = self._report(compared)
         except KeyboardInterrupt:
             self.interrupted = self.interrupted or "interrupted while the report was made"
-            return self._report(compared)
+            found = self._report(compared)
+        require_unchanged(self.subjects.setup)
+        return found
 
     def _report(self, compared: bool) -> Report:
         subjects, aggregate = self.subjects, self.totals.aggregate

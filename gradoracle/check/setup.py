@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradoracle.check.properties import properties_of
@@ -16,7 +17,9 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, claims_of
 from gradoracle.model.location import place_of
 from gradoracle.model.property import Property
-from gradoracle.project.base_overlay import Apart, Places, enter, modules_of, require_apart
+from gradoracle.model.wording import printable
+from gradoracle.project.base_overlay import Apart, Places, enter, inside, modules_of, require_apart
+from gradoracle.project.definition import sources
 from gradoracle.project.target import described_target, resolve
 
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
@@ -39,6 +42,7 @@ class Setup:
     claims: tuple[str, ...] = ()
     hosted: HostedTarget | None = None  # what its host says of it, where that is known
     barred: str = ""  # a folder that no module of the target may come from
+    sources: Mapping[str, str] = field(default_factory=dict)  # digests of its files before any kernel ran
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -78,11 +82,38 @@ def hosted(setup: Setup) -> tuple[HostedTarget, dict[str, Kernel]]:
     if setup.places is not None and (left := modules_of(setup.places.judge)):
         raise Apart(f"it imports {left[0][1]} of its base")
     require_apart(setup.barred)
+    target = replace(target, kernels=[replace(own, name=_plain(own.name)) for own in target.kernels])
     return described_target(target, _tuners), {kernel.name: kernel for kernel in target.kernels}
+
+
+def _plain(name: str) -> str:
+    """The name of a kernel in one line."""
+    return " ".join(printable(name, 100).split())
 
 
 def _tuners(kernel: Kernel) -> dict[str, int]:
     return {name: len(each.configs) for name, each in autotuners(kernel).items()}
+
+
+def sources_of(setup: Setup) -> dict[str, str]:
+    """Digests of the files of a setup's target, in the folder of what judges."""
+    with inside(setup.places.judge) if setup.places is not None else nullcontext():
+        return sources(setup.target, setup.family)
+
+
+def require_unchanged(setup: Setup) -> None:
+    """Check that no file of the target has changed since the digests of a setup were taken.
+
+    Raises:
+        UsageError: one has; what was judged by it is worthless.
+    """
+    now = sources_of(setup)
+    changed = sorted(name for name in setup.sources if now.get(name) != setup.sources[name])
+    if changed:
+        raise UsageError(
+            f"{', '.join(changed)} changed while {setup.target} was judged, so that no result counts; expected files "
+            "that stay as they are: check again, and look at what the kernel writes"
+        )
 
 
 def _configured(kernel: Kernel, family: Family, setup: Setup) -> Kernel:

@@ -14,7 +14,7 @@ import torch
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.judge_case import examine
 from gradoracle.check.rehearsal import rehearse
-from gradoracle.check.setup import Setup, functions_of, hosted, judged, subjects
+from gradoracle.check.setup import Setup, functions_of, hosted, judged, require_unchanged, sources_of, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution.device import prepare, variables
 from gradoracle.execution.executor import StartupError
@@ -89,11 +89,14 @@ def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolv
         TargetError: the target or its family cannot be resolved.
         UsageError: a contract or argument does not fit.
     """
+    if not setup.sources:
+        setup = replace(setup, sources=sources_of(setup))
     own, places = _started(setup, announce), setup.places
     if places is None:
         known = setup.hosted or _described(own, setup)
         setup = replace(setup, hosted=known)
         family = definition(setup.target, setup.family, known)
+        require_unchanged(setup)
         return Resolved(setup, *judged(setup, family, known, own.ask), own)
     base = _started(replace(setup, places=Places(places.kernels, places.judge)), announce)
     try:
@@ -104,6 +107,7 @@ def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolv
     enter(places.judge, places.kernels)
     with inside(places.judge):
         family = definition(setup.target, setup.family, declared)
+    require_unchanged(setup)
 
     def ask(kernel: str, what: str, arguments: tuple[Any, ...]) -> Any:
         of_base = what == "algorithm" and any(each.name == kernel for each in declared.kernels)

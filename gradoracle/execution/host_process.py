@@ -25,11 +25,13 @@ from gradoracle.model.errors import TargetError, UsageError, first_line
 from gradoracle.model.job import Compilation, EndedProcess, Phase
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
+from gradoracle.model.wording import printable
 
 STARTUP_LIMIT = 600.0  # seconds for importing the kernel
 _PATIENCE = 3.0  # times its limit that a call may take by the clock, where it uses less of the processor
 _TICK = 0.2  # seconds between two looks at a process that says nothing
 _LEAST, _TIMES = 1 << 28, 64  # bytes that a reply may have: at least so many, or so many times those of the call
+_MOST_TRACE = 1 << 16  # characters
 _LACKING = ("MemoryError", "Cannot allocate memory", "bad_alloc", "out of memory")
 
 
@@ -205,7 +207,7 @@ class HostProcess:
             with self._timed(STARTUP_LIMIT):
                 document, _ = self._answer(0)
             if "failed" in document:
-                kind, sentence, trace = map(str, document["failed"])
+                kind, sentence, trace = (printable(str(each), _MOST_TRACE) for each in document["failed"])
                 is_plain = kind in (TargetError.__name__, UsageError.__name__) or sentence == kind
                 raise StartupError(trace, sentence if is_plain else f"{kind}: {sentence}", kind)
             interprets, devices = document["ready"]

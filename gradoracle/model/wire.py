@@ -12,7 +12,7 @@ import math
 import struct
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from gradoracle.model.call import Call, End, Facts, Held, Reply
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.tensor_bits import NoAddresses, addresses, is_sparse, storage_bytes
+from gradoracle.model.wording import printable
 
 Fill = Callable[[memoryview], None]
 """Fills memory with the next bytes that the other side sends; raises EOFError where there are none."""
@@ -28,7 +29,6 @@ Fill = Callable[[memoryview], None]
 _LENGTH = struct.Struct(">Q")
 MOST_TEXT = 1 << 24  # bytes of a JSON document
 _VALUES = ("inputs", "tangents", "cotangents", "later", "options", "arguments")  # fields of a call that hold tensors
-_MOST_MESSAGE = 2048  # characters of an exception's message
 _DTYPES: Mapping[str, torch.dtype] = {
     str(each)[6:]: each
     for each in (
@@ -235,6 +235,8 @@ def reply_of(document: Any, blobs: list[Tensor | None], call: Call, number: int)
         unpacked = _Unpacked(document, blobs)
         returned, after = unpacked.value(own["returned"]), unpacked.value(own["after"])
         facts = from_plain(Facts, own["facts"])
+        if facts.raised is not None:
+            facts = replace(facts, raised=replace(facts.raised, text=printable(facts.raised.text)))
         end = None if own["end"] is None else _cut(from_plain(End, own["end"]))
     except (KeyError, TypeError, Unreadable) as error:
         raise Malformed(f"a reply is incomplete: {error}") from None
@@ -258,7 +260,7 @@ def _alike(one: Tensor, other: Any) -> bool:
 
 
 def _cut(end: End) -> End:
-    return End(end.kind, end.text[:_MOST_MESSAGE], end.why, end.call[:_MOST_MESSAGE], end.tensor[:_MOST_MESSAGE])
+    return End(end.kind, printable(end.text), end.why, printable(end.call), printable(end.tensor))
 
 
 def read(fill: Fill, most: float = math.inf) -> tuple[Any, list[Tensor | None]]:

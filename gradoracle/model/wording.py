@@ -13,6 +13,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else several}"
 
 
+def printable(text: str, most: int = 2048) -> str:
+    """A text of a stranger: of a limited length, and without characters that a terminal would act on."""
+    cut = text if len(text) <= most else f"{text[: most - 1]}…"
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in cut)
+
+
 def number(value: float) -> str:
     """A float with all the digits of a float32."""
     return f"{value:.9g}"

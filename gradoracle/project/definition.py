@@ -6,8 +6,10 @@ A shipped family is imported; of a user's file what its definition needs is exec
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.project.definition_slice import sliced
+from gradoracle.project.provenance import files_of
 from gradoracle.project.shipped_names import SHIPPED, family_names
 from gradoracle.project.values import LIKE
 
@@ -50,6 +53,16 @@ def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
             raise TargetError(f"the host of {text} says that it is {own}; expected {place}")
         return _in(own, hosted.families[name], hosted.module, f"{text}: family {name}")
     return _shipped(name)
+
+
+def sources(text: str, family: str | None) -> dict[str, str]:
+    """Digests of the files of a TARGET and --family in the current folder, and of what these import, by path."""
+    texts = [text, *([] if family is None else re.split("[@=]", family.replace(LIKE, "@")))]
+    found: dict[str, str] = {}
+    for place in {each.rpartition(":")[0] or each for each in texts} - {*family_names()}:
+        with contextlib.suppress(TargetError):  # what is no file has none; what names nothing is reported elsewhere
+            found |= files_of((), str(_file_of(place)[0]))
+    return found
 
 
 def _shipped(name: str) -> Family:

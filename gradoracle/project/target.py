@@ -110,7 +110,7 @@ def described_target(target: Target, autotuners: Callable[[Kernel], Mapping[str,
     names = {} if module is None else vars(module)
     kernels = []
     for own in target.kernels:
-        attribute = next((n for n, v in names.items() if v is own or v is own.call), "")
+        attribute = next((n for n, v in names.items() if own.call in (v, getattr(v, "call", None))), "")
         kernels.append(described(own, attribute, autotuners(own)))
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())

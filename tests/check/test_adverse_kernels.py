@@ -1,0 +1,158 @@
+"""Kernels that try to end, confuse or edit what judges them: a verdict or one clear sentence, and never exit code 0."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from places import TESTS
+
+from gradoracle.cli import main
+
+CALLS = TESTS / "check" / "adverse" / "calls.py"
+FEW = ["--examples", "4", "--call-seconds", "1.5", "--workers", "1", "--property", "*_matches_the_oracle"]
+RED = [
+    *("exits_with_0", "exits_at_the_end", "exits_from_a_thread", "leaves", "interrupts", "ends_itself"),
+    *("raises_what_cannot_be_printed", "raises_a_megabyte", "patches_torch", "patches_numpy_and_builtins"),
+    *("patches_the_judge", "patches_the_definition", "looks_for_the_truth", "writes_to_every_descriptor"),
+    *("gives_another_dtype", "gives_a_nan_with_a_payload", "gives_its_input", "gives_a_billion_elements"),
+    *("reads_its_input", "hangs", "sleeps"),
+]
+GREEN = ["prints", "gives_a_subclass"]
+HEAD = """
+import os, sys, time
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import gradoracle
+
+{}
+
+
+@gradoracle.family
+def normalised(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+@gradoracle.kernel(normalised)
+def mine(x):
+    return {}
+"""
+WRONG = "1.0 * x"
+
+
+def checked(target: str, capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """The exit code of a check, and what it wrote."""
+    code = main.run(["check", target, *(words or FEW), "--format", "json"])
+    return code, *capfd.readouterr()
+
+
+@pytest.mark.parametrize("name", RED)
+def test_what_a_call_does_is_a_verdict(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = checked(f"{CALLS}:{name}", capfd)
+    assert code == 1, (code, err[-2000:])
+    (report,) = json.loads(out)["reports"]
+    assert report["cases_run"] == 4 and len(out) < 200_000
+
+
+@pytest.mark.parametrize("name", GREEN)
+def test_what_does_no_harm_holds_and_prints_nothing(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = checked(f"{CALLS}:{name}", capfd)
+    assert code == 0 and json.loads(out) and "descriptor" not in out + err
+
+
+def test_what_a_kernel_leaves_running_dies_with_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADVERSE_PIDS", str(tmp_path / "pids"))
+    assert checked(f"{CALLS}:leaves_a_daemon", capfd)[0] == 0
+    left = (tmp_path / "pids").read_text().split()
+    deadline = time.monotonic() + 10
+    while any(map(runs, left)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left and not any(map(runs, left))
+
+
+def runs(pid: str) -> bool:
+    """Whether a process is there, and no zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "at_import",
+    [
+        "torch.rsqrt = torch.ones_like",
+        "Tensor.mean = lambda self, *a, **k: torch.ones_like(self)",
+        "np.isfinite = lambda x: True",
+        "import builtins; builtins.max = builtins.min = lambda *a, **k: 0",
+        "import gradoracle.check.acceptance as a; a.judge = None",
+        "import gradoracle.model.family as f; f.Family.__call__ = lambda *a, **k: a[1]",
+        "time.monotonic = lambda: 0.0",
+        "import pickle; pickle.dumps = lambda *a, **k: b''",
+    ],
+)
+def test_what_a_module_patches_when_it_is_imported_changes_no_verdict(
+    at_import: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(HEAD.format(at_import, WRONG))
+    few = [*FEW[:-1], "forward_matches_the_oracle"]
+    assert checked(str(file), capfd, *few)[0] in (1, 2)  # 2: its own module cannot be read any more
+    right = "x * (x.square().mean(-1, keepdim=True) + 1e-6) ** -0.5"
+    file.write_text(HEAD.format("", right))
+    assert checked(str(file), capfd, *few)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("at_import", "said"),
+    [
+        ("os._exit(0)", "exited with code 0"),
+        ("sys.exit(0)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import signal; os.kill(os.getpid(), signal.SIGKILL)", "killed"),
+        ("os.write(3, b'forged'); os.write(4, b'forged'); os._exit(0)", ""),
+    ],
+)
+def test_a_module_that_ends_its_process_is_named_in_one_sentence(
+    at_import: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(HEAD.format(at_import, WRONG))
+    code, _, err = checked(str(file), capfd)
+    assert code == 2 and said in err and "Traceback" not in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_module_that_rewrites_its_definition_on_disk_is_found_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    easier = "text.replace('torch.rsqrt(x', '1.0 or (x')"
+    rewrite = f"text = open(__file__).read(); open(__file__, 'w').write({easier})"
+    file.write_text(HEAD.format(rewrite, WRONG))
+    code, _, err = checked(str(file), capfd)
+    assert code == 2 and "mine.py changed while" in err
+
+
+def test_a_name_does_not_reach_the_terminal_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    code = main.run(["check", f"{CALLS}:ANSI", *FEW])
+    out, err = capfd.readouterr()
+    assert code == 1 and "\x1b[31m" not in out + err
+
+
+def test_a_user_can_still_interrupt(tmp_path: Path) -> None:
+    run = [str(TESTS.parent / ".venv/bin/gradoracle")]
+    if not Path(run[0]).exists():
+        pytest.skip("there is no installed program")
+    process = subprocess.Popen([*run, "check", f"{CALLS}:sleeps", "--call-seconds", "60"], stderr=subprocess.DEVNULL)
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) != 0
