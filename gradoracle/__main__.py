@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
-from pathlib import Path
+
+_HERE = os.getcwd()
+# ``python -m``: a file of a project must not be taken for a package that is imported here
+if sys.path and os.path.abspath(sys.path[0]) == _HERE and not os.path.abspath(__file__).startswith(_HERE + os.sep):
+    del sys.path[0]
+
+import signal  # noqa: E402
+import time  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from gradoracle.model.contract import default_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.model.formats import FORMATS
-from gradoracle.model.kernel import Kernel
+from gradoracle.model.kernel import Kernel, Shapes
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import arguments, tensor_of
@@ -184,9 +184,9 @@ def _with_blocks(algorithm: object) -> Kernel:
 def test_the_algorithm_of_a_kernel_may_depend_on_its_blocks() -> None:
     line = "case:1 lightning cpu float16 B=2 H=3 N=33 D=2 Dv=5 q~constant k~ties do~largemean:1000 seed=7831"
 
-    def own(dtype: str, sample: Sample, blocks: str, arguments: Mapping[str, Any]) -> str:
+    def own(dtype: str, shapes: Shapes, blocks: str, arguments: Mapping[str, Any]) -> str:
         assert not arguments
-        assert dtype == "float16" and sample.inputs["q"].shape[2] == 33
+        assert dtype == "float16" and shapes["q"][2] == 33
         return chunks_of(16 if blocks == "short" else 64)
 
     assert judge_line(every_block_configuration_agrees, line, _with_blocks(own)).status is Status.HOLDS
