@@ -118,12 +118,14 @@ def _stored(node: ast.AST) -> Iterator[str]:
 
 
 def _changed(statement: ast.stmt) -> set[str]:
-    """The names whose elements or attributes a statement assigns."""
+    """The names whose elements or attributes a statement assigns, or of which it calls a method."""
     targets: list[Any] = []
     if isinstance(statement, ast.Assign):
         targets = statement.targets
     elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
         targets = [statement.target]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        targets = [statement.value.func]
     found = set()
     for target in targets:
         while isinstance(target, (ast.Subscript, ast.Attribute)):
@@ -137,9 +139,8 @@ def _used(statement: ast.stmt) -> set[str]:
     """The names that a statement reads, at any depth; those in strings too, as annotations have them."""
     found = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
     for each in ast.walk(statement):
-        if isinstance(each, (ast.arg, ast.FunctionDef)) and isinstance(
-            note := each.annotation if isinstance(each, ast.arg) else each.returns, ast.Constant
-        ):
+        note = getattr(each, "annotation", None) or getattr(each, "returns", None)
+        if isinstance(note, ast.Constant):
             found |= _in_text(note.value)
     return found
 
