@@ -61,8 +61,8 @@ def kept(text: str, *names: str) -> list[str]:
 def test_what_a_definition_needs_is_kept_in_order_and_nothing_else() -> None:
     assert kept(FILE, "definition") == [
         "from __future__ import annotations", "import math", "from collections import OrderedDict as Ordered",
-        "SIZES = {'N': 3}", "SIZES['N'] = 4", "SIZES.update(M=5)", "if math.pi > 3:", "try:", "def helper(x):", "class Kept:",
-        "def definition(x: 'Kept') -> 'math.inf':",
+        "SIZES = {'N': 3}", "SIZES['N'] = 4", "SIZES.update(M=5)", "if math.pi > 3:", "try:",
+        "def helper(x):", "class Kept:", "def definition(x: 'Kept') -> 'math.inf':",
     ]  # fmt: skip
 
 
