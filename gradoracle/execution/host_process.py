@@ -27,6 +27,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.wording import printable
 
+HOST_FAILED = 70  # the exit code of ``host.serve`` where it fails itself
 STARTUP_LIMIT = 600.0  # seconds for importing the kernel
 _PATIENCE = 3.0  # times its limit that a call may take by the clock, where it uses less of the processor
 _TICK = 0.2  # seconds between two looks at a process that says nothing
@@ -306,7 +307,10 @@ class HostProcess:
         """How the process ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._own.process.wait(2.0)
-        kind, how = cause(self._own.process.poll())
+        code = self._own.process.poll()
+        kind, how = cause(code)
+        if code == HOST_FAILED:  # its own code, not the kernel's
+            how = f"{how} ({(self._output().splitlines() or ['no output'])[-1]})"
         if kind == "signal" and any(mark in self._output() for mark in _LACKING):
             kind, how = "memory", f"{how} for lack of memory"
         return _Gone(kind, how)

@@ -6,6 +6,7 @@ every float may be float64 (widened). What a kernel raises is sorted; what it re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -45,6 +46,7 @@ from gradoracle.model.job import Phase
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import from_plain
+from gradoracle.model.tensor_bits import addresses, is_sparse
 
 _SLEEP = 20_000_000  # cycles of a GPU: what does not wait for its stream reads its arguments too soon
 
@@ -129,6 +131,8 @@ class Host:
         kernel, seen = self._kernels[call.kernel], _Seen()
         try:
             bound = _bound(kernel, call)
+        except Unavailable as error:
+            return Reply.ended(call, end_of(error))
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
@@ -145,7 +149,11 @@ class Host:
                 raise
             end = end_of(Crashed(f"{call.how.name} raised KeyboardInterrupt", call=call.how.name))
         parts = {} if end is not None else {part: _given(own) for part, own in returned.items()}
-        return Reply(parts, seen.facts(), end, _after(bound))
+        reply = Reply(parts, seen.facts(), end, _after(bound))
+        if call.how.device != "cpu" and any(map(is_sparse, reply.after.values())):
+            del bound, returned
+            torch.cuda.empty_cache()  # gigabytes, which other workers of this GPU want too
+        return reply
 
     def _entered(self, bound: Bound, seen: _Seen) -> Mapping[str, Any]:
         """What an entry gives."""
@@ -199,7 +207,7 @@ def _bound(kernel: Kernel, call: Call) -> Bound:
     how = call.how
     tensors = call.tensors()
     if how.device != "cpu":
-        tensors = {n: t if t.is_meta else layouts.moved(t, how.device) for n, t in tensors.items()}
+        tensors = {n: t if t.is_meta else _moved(t, how.device) for n, t in tensors.items()}
     if how.wide is not None:
         tensors = {n: renamed(t, getattr(torch, how.wide[n])) if n in how.wide else t for n, t in tensors.items()}
     return Bound(kernel, call.with_tensors(tensors))
@@ -208,7 +216,26 @@ def _bound(kernel: Kernel, call: Call) -> Bound:
 def _after(bound: Bound) -> dict[str, Tensor]:
     """The arguments after a call."""
     found = {name: narrowed(tensor) for name, tensor in bound.asked.tensors().items()}
-    return {name: layouts.moved(tensor, "cpu") if tensor.is_cuda else tensor for name, tensor in found.items()}
+    return {name: _moved(tensor, "cpu") if tensor.is_cuda else tensor for name, tensor in found.items()}
+
+
+def _moved(tensor: Tensor, device: str) -> Tensor:
+    """A tensor on another device with its layout; of one that is mostly gaps the elements.
+
+    Raises:
+        Unavailable: a GPU has no room for the gaps.
+    """
+    if not is_sparse(tensor):
+        return layouts.moved(tensor, device)
+    size = tensor.untyped_storage().nbytes()
+    count = size // tensor.element_size()
+    if device == "cpu":
+        storage = addresses(count, tensor.dtype)
+    elif size > torch.cuda.mem_get_info()[0] / 4:  # other workers want memory at the same time
+        raise Unavailable(f"needs {math.ceil(size / 2**30)} GiB of free GPU memory")
+    else:
+        storage = torch.empty(count, dtype=tensor.dtype, device=device)
+    return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).copy_(tensor)
 
 
 def _given(value: Any) -> Any:

@@ -65,7 +65,7 @@ def differing_bits(one: Tensor, other: Tensor) -> Tensor:
 
 def is_sparse(tensor: Tensor) -> bool:
     """Whether a tensor's elements lie so far apart in a storage so large that the memory between them is left alone."""
-    return tensor.untyped_storage().nbytes() > _SPARSE * max(tensor.nbytes, _LARGE)
+    return not tensor.is_meta and tensor.untyped_storage().nbytes() > _SPARSE * max(tensor.nbytes, _LARGE)
 
 
 def addresses(count: int, dtype: torch.dtype) -> Tensor:
