@@ -148,6 +148,8 @@ class Host:
             if not self._is_alone:
                 raise
             end = end_of(Crashed(f"{call.how.name} raised KeyboardInterrupt", call=call.how.name))
+        if end is not None and end.kind == DeviceLost.__name__:  # nothing can be read from it any more
+            return Reply.ended(call, end)
         parts = {} if end is not None else {part: _given(own) for part, own in returned.items()}
         reply = Reply(parts, seen.facts(), end, _after(bound))
         if call.how.device != "cpu" and any(map(is_sparse, reply.after.values())):

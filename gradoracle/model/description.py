@@ -5,6 +5,7 @@ A judge gets descriptions from a host, which has the kernels themselves.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -92,6 +93,17 @@ class Elsewhere:
     kernel: str
     what: str
     ask: Asked = field(compare=False, repr=False)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What ``inspect.signature`` gives of it: that of the function itself.
+
+        Raises:
+            ValueError: it cannot be read there.
+        """
+        if self.place.parameters is None:
+            raise ValueError(f"the signature of {self.what} of kernel {self.kernel} cannot be read")
+        return self.place.parameters.signature
 
     def __call__(self, *arguments: Any) -> Any:
         """Its value there."""

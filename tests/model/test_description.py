@@ -1,0 +1,62 @@
+"""A kernel as described: the same declarations, and functions that are asked for where they are."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.description import Description, described, kernel_of
+from gradoracle.model.dims import Sizes
+from gradoracle.model.location import place_of
+from gradoracle.model.serialize import from_plain, to_plain
+from gradoracle.project.target import shipped
+
+
+def through(own: Description) -> Description:
+    return from_plain(Description, json.loads(json.dumps(to_plain(own))))
+
+
+def never(kernel: str, what: str, arguments: tuple[Any, ...]) -> Any:
+    raise AssertionError(f"{what} of {kernel} was asked for")
+
+
+@pytest.mark.parametrize("family", ["sdpa", "lse", "lightning", "semicrf"])
+def test_a_shipped_kernel_comes_through_as_it_is(family: str) -> None:
+    (kernel,) = shipped()[family].kernels
+    own = described(kernel)
+    assert through(own) == own
+    made = kernel_of(own, never)
+    for field in ("name", "family", "contracts", "dtypes", "dims", "options", "deterministic", "claims", "outside"):
+        assert getattr(made, field) == getattr(kernel, field), field
+    assert list(made.blocks) == list(kernel.blocks) and made.extras.keys() == kernel.extras.keys()
+    assert [getattr(made, each.value) is None for each in Derivative if each is not Derivative.FORWARD] == [
+        getattr(kernel, each.value) is None for each in Derivative if each is not Derivative.FORWARD
+    ]
+    assert list(inspect.signature(made.call).parameters) == list(inspect.signature(kernel.call).parameters)
+    assert place_of(made.call) == place_of(kernel.call) and described(made) == own
+
+
+def test_functions_are_asked_for_on_plain_values() -> None:
+    (kernel,) = shipped()["lightning"].kernels
+
+    def ask(name: str, what: str, arguments: tuple[Any, ...]) -> Any:
+        own = kernel.extras[what[6:]] if what.startswith("extra ") else getattr(kernel, what)
+        return own(*json.loads(json.dumps(arguments)))
+
+    made = kernel_of(through(described(kernel)), ask)
+    asked = "float16", {"q": (2, 3, 33, 2)}, next(iter(kernel.blocks))
+    assert made.algorithm_of(*asked) == kernel.algorithm_of(*asked)
+    assert made.tiles_of("float16", {"N": 33}, "", 0) == kernel.tiles_of("float16", {"N": 33}, "", 0)
+
+
+def test_what_is_no_description_is_refused() -> None:
+    (kernel,) = shipped()["sdpa"].kernels
+    own = to_plain(described(replace(kernel, dims={"D": Sizes(multiple=16)})))
+    own["dims"]["D"]["multiple"] = "sixteen"
+    with pytest.raises(ValueError, match="multiple"):
+        from_plain(Description, own)
