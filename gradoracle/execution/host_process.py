@@ -338,14 +338,15 @@ class _Clock:
     def __init__(self, pid: int, limit: float) -> None:
         self.limit, self._pid = limit, pid
         self._runs = True
-        self._begun, self._used = time.monotonic(), _processor_seconds(pid)
+        self._begun, self._used = time.monotonic(), -1.0
         self._before = (0.0, 0.0)
 
     def runs(self, on: bool) -> None:
         """Go on, or stop."""
         now = time.monotonic(), _processor_seconds(self._pid)
         if self._runs and not on:
-            self._before = self._before[0] + now[0] - self._begun, self._before[1] + now[1] - self._used
+            used = 0.0 if self._used < 0 else now[1] - self._used
+            self._before = self._before[0] + now[0] - self._begun, self._before[1] + used
         self._begun, self._used = now
         self._runs = on
 
@@ -353,6 +354,8 @@ class _Clock:
         """Whether the limit is exceeded."""
         if not self._runs:
             return False
+        if self._used < 0:  # it is looked up once a process says nothing, which few calls do
+            self._used = _processor_seconds(self._pid)
         clock = self._before[0] + time.monotonic() - self._begun
         if clock < self.limit:
             return False

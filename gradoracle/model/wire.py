@@ -27,6 +27,7 @@ Fill = Callable[[memoryview], None]
 """Fills memory with the next bytes that the other side sends; raises EOFError where there are none."""
 
 _LENGTH = struct.Struct(">Q")
+_SMALL = 1 << 18  # bytes of a message that is sent at once
 MOST_TEXT = 1 << 24  # bytes of a JSON document
 _VALUES = ("inputs", "tangents", "cotangents", "later", "options", "arguments")  # fields of a call that hold tensors
 _DTYPES: Mapping[str, torch.dtype] = {
@@ -102,7 +103,9 @@ class _Packed:
     def message(self, document: Mapping[str, Any]) -> list[Any]:
         """The parts of a message, to be sent one after the other."""
         text = json.dumps({**document, "blobs": [blob.numel() for blob in self.blobs]}).encode()
-        return [_LENGTH.pack(len(text)), text, *(blob.numpy() for blob in self.blobs if blob.numel())]
+        parts = [_LENGTH.pack(len(text)), text, *(blob.numpy() for blob in self.blobs if blob.numel())]
+        is_small = len(text) + sum(blob.numel() for blob in self.blobs) < _SMALL
+        return [b"".join(map(bytes, parts))] if is_small else parts  # each part sent may wake the other side
 
 
 class _Unpacked:

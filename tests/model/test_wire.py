@@ -104,10 +104,11 @@ def message(document: Any, blobs: bytes = b"") -> bytes:
 
 
 def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
-    parts = [bytes(part) for part in wire.of_reply(reply(call()), 7)]
-    document = json.loads(parts[1])
+    whole = b"".join(bytes(part) for part in wire.of_reply(reply(call()), 7))
+    (length,) = struct.unpack(">Q", whole[:8])
+    document = json.loads(whole[8 : 8 + length])
     change(document)
-    return message(document, b"".join(parts[2:]))
+    return message(document, whole[8 + length :])
 
 
 @pytest.mark.parametrize(
