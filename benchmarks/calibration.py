@@ -177,8 +177,8 @@ class Family:
         shown = tuple(size for dim, size in dims.items() if dim not in ("B", "H"))
         for subject, kernel in zip(self.subjects, self.kernels, strict=True):
             contracts = {d: PRESETS[preset] for d, preset in subject.presets.items()} or kernel.contracts
-            runner = KernelRunner(self.family, replace(kernel, contracts=contracts))
-            evidence = Evidence(case, sample.to(self.device), runner, self.oracle)
+            runner = KernelRunner(self.family, replace(kernel, contracts=contracts), device=self.device)
+            evidence = Evidence(case, sample, runner, self.oracle)
             algorithm = evidence.algorithm if subject.algorithm == "definition" else subject.algorithm
             contract = runner.kernel.contract(dtype)
             chunks = "own chunks" if algorithm.startswith("chunks") else algorithm

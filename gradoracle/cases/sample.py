@@ -79,9 +79,7 @@ class Sample:
         return self.map(lambda tensor: layouts.moved(tensor, device))
 
 
-def build(
-    case: Case, signature: Signature, *, domains: Mapping[str, IndexDomain] | None = None, device: str = "cpu"
-) -> Sample:
+def build(case: Case, signature: Signature, *, domains: Mapping[str, IndexDomain] | None = None) -> Sample:
     """Build the tensors of a case: the same bits on every machine.
 
     Each tensor has a random stream of its own, named by role and name, and so does not change when another is added.
@@ -90,7 +88,6 @@ def build(
         case: the dims, dtype and draws.
         signature: the signature of the family's definition.
         domains: the domains of the integer inputs, by name (``family.domains``).
-        device: the device of the tensors, which are generated on the CPU.
 
     Raises:
         ValueError: the case does not fit the signature; it says what was given and what is expected.
@@ -103,8 +100,7 @@ def build(
     outputs = [spec for spec in signature.returned(case.options) if spec.kind == "float"]
     cotangents = {spec.name: _float(case, spec, cotangent_name(spec.name), "cotangent") for spec in outputs}
     options = {spec.name: spec.default for spec in signature.options} | dict(case.options)
-    sample = Sample(inputs, tangents, cotangents, options)
-    return sample if device == "cpu" else sample.to(device)
+    return Sample(inputs, tangents, cotangents, options)
 
 
 def _replaced(group: Mapping[str, _V], changed: Mapping[str, _V], what: str) -> dict[str, _V]:

@@ -22,7 +22,7 @@ from gradoracle.project.base_overlay import Apart, Places, enter, inside, module
 from gradoracle.project.definition import sources
 from gradoracle.project.target import described_target, resolve
 
-CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
+CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from gradoracle.execution import fork_server
 _TAIL = 4000  # bytes of a dead child's output that are kept
 _OUTPUT_LIMIT = 1 << 26  # bytes a child may print before all but the end of its file is freed
 _BLOCK = 512  # bytes, of ``st_blocks``
+_LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # printed by libraries before they abort
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of Linux's fallocate
 
 
@@ -83,6 +84,15 @@ class Child:
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - _TAIL))
         return self._output.read(_TAIL)
+
+    def death(self) -> tuple[str, str]:
+        """The kind and description of how it ended, or that it did not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(2.0)
+        kind, how = cause(self.process.poll())
+        if kind == "signal" and any(mark in self.output() for mark in _LACKING):
+            return "memory", f"{how} for lack of memory"
+        return kind, how
 
     def end(self, keep_output: bool = False) -> None:
         """Kill the process and everything it started; may be called twice."""

@@ -35,7 +35,7 @@ class Crash:
     Attributes:
         phase: the kernel call that was announced; None outside of any.
         how: the end in words, such as "killed by signal 11 (segmentation fault)".
-        kind: "time limit", "signal", "memory", "exit", "poisoned", "exception", or "stopped" when the run was over.
+        kind: "time limit", "signal", "memory", "exit", "exception", or "stopped" when the run was over.
         output: the end of what the child printed, with a Python stack if it died of a signal.
         seconds: the time of the phase, if it was stopped.
     """
@@ -53,7 +53,7 @@ class Result:
 
     Attributes:
         job: the job.
-        value: its return value, or the part that was known before a crash.
+        value: its return value.
         crash: the end by the kernel.
         error: the traceback of an error of gradoracle's own.
         sentence: the error in one line.

@@ -9,14 +9,14 @@ import contextlib
 import json
 import os
 import pickle
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gradoracle.execution.child import Child, cause
+from gradoracle.execution.child import Child
 from gradoracle.execution.executor import StartupError
+from gradoracle.host.lifeline import FAILED
 from gradoracle.model import wire
 from gradoracle.model.call import Call, Reply
 from gradoracle.model.call_errors import Crashed, DeviceLost, Unavailable, end_of
@@ -27,13 +27,12 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.wording import printable
 
-HOST_FAILED = 70  # the exit code of ``host.serve`` where it fails itself
 STARTUP_LIMIT = 600.0  # seconds for importing the kernel
+_BUSY = 0.9  # of its limit: a process that used so much of the processor was busy, and no load kept it waiting
 _PATIENCE = 3.0  # times its limit that a call may take by the clock, where it uses less of the processor
 _TICK = 0.2  # seconds between two looks at a process that says nothing
 _LEAST, _TIMES = 1 << 28, 64  # bytes that a reply may have: at least so many, or so many times those of the call
 _MOST_TRACE = 1 << 16  # characters
-_LACKING = ("MemoryError", "Cannot allocate memory", "bad_alloc", "out of memory")
 
 
 class _Gone(Exception):
@@ -50,7 +49,7 @@ class HostProcess:
     Args:
         entry: "package.module:function", called there as ``host.serve.serve`` says.
         setup: its argument.
-        seconds: of processor time after which a call counts as hanging, and a third of those by the clock.
+        seconds: of processor time after which a call counts as hanging, or three times as many by the clock.
         env: environment variables of the process, besides those of this one.
         memory: bytes beyond which an allocation there fails; None: no limit.
         folder: its working directory.
@@ -305,14 +304,9 @@ class HostProcess:
 
     def _gone(self) -> _Gone:
         """How the process ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._own.process.wait(2.0)
-        code = self._own.process.poll()
-        kind, how = cause(code)
-        if code == HOST_FAILED:  # its own code, not the kernel's
+        kind, how = self._own.death()
+        if self._own.process.poll() == FAILED:  # its own code, not the kernel's
             how = f"{how} ({(self._output().splitlines() or ['no output'])[-1]})"
-        if kind == "signal" and any(mark in self._output() for mark in _LACKING):
-            kind, how = "memory", f"{how} for lack of memory"
         return _Gone(kind, how)
 
     @contextmanager
@@ -360,7 +354,7 @@ class _Clock:
         if clock < self.limit:
             return False
         return clock > _PATIENCE * self.limit or (
-            self._before[1] + _processor_seconds(self._pid) - self._used >= self.limit * 0.9
+            self._before[1] + _processor_seconds(self._pid) - self._used >= _BUSY * self.limit
         )
 
 

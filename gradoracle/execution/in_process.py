@@ -10,7 +10,8 @@ from typing import Any
 
 from gradoracle.execution import environment
 from gradoracle.execution.executor import Result
-from gradoracle.execution.process import Work, attempt, load
+from gradoracle.execution.process import Work, attempt
+from gradoracle.host.lifeline import load
 
 
 class InProcess:

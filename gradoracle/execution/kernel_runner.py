@@ -238,9 +238,7 @@ class KernelRunner:
                 sample.changes.setdefault(name, noted)
         return found
 
-    def entry(
-        self, name: str, sample: Sample, blocks: str, arguments: Sequence[Any], key: str, records: bool = True
-    ) -> tuple[Any, Facts]:
+    def entry(self, name: str, sample: Sample, blocks: str, arguments: Sequence[Any], key: str) -> tuple[Any, Facts]:
         """What a further entry point of the kernel gives: ``extras[name](inputs, *arguments, options, blocks)``.
 
         Args:
@@ -249,10 +247,9 @@ class KernelRunner:
             blocks: the name of a block configuration to force.
             arguments: tensors, plain values, and tuples of these.
             key: names the call in reports.
-            records: whether it is judged by what it accesses.
         """
         own = tuple(self._held(each, sample) for each in arguments) if self.wide else tuple(arguments)
-        reply = self._reply(name, sample, blocks, arguments=own, name=key, records=records)
+        reply = self._reply(name, sample, blocks, arguments=own, name=key, records=True)
         return reply.returned["returned"], reply.facts
 
     def _held(self, value: Any, sample: Sample) -> Any:

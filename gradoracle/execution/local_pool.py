@@ -19,11 +19,9 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from gradoracle.execution import environment
-from gradoracle.execution.child import cause
 from gradoracle.execution.executor import LATER, Crash, Result, StartupError
 from gradoracle.execution.process import NOTHING, Process
 
-_LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # printed by libraries before they abort
 _TICK = 0.2  # seconds between checks for children that died without closing their socket
 
 
@@ -275,13 +273,9 @@ class LocalPool:
         """Record how a child died (or kill it, past its limit); its job, if any, has crashed."""
         kind, how = "time limit", f"exceeded its time limit of {child.limit:g} s"
         if not past_limit:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(2.0)
-            kind, how = cause(child.process.poll())
+            kind, how = child.death()
         child.end(keep_output=True)
         output = child.output()
-        if kind == "signal" and any(mark in output for mark in _LACKING):
-            kind, how = "memory", f"{how} for lack of memory"
         if child.job is not NOTHING and not child.taken:
             self._again.append((child.job, child.factor))
             child.rest()

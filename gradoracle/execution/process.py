@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import importlib
-import os
 import pickle
-import resource
-import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,7 +12,7 @@ from typing import Any
 
 from gradoracle.execution.child import Child
 from gradoracle.execution.executor import Crash, Result
-from gradoracle.host.lifeline import die_with_parent
+from gradoracle.host import lifeline as lifelines
 from gradoracle.model.errors import first_line
 from gradoracle.model.job import Phase
 
@@ -85,13 +79,6 @@ class Process(Child):
         self.connection.close()
 
 
-def load(entry: str) -> Callable[[Any], Work]:
-    """Import ``"package.module:function"``."""
-    module, _, function = entry.partition(":")
-    loaded: Callable[[Any], Work] = getattr(importlib.import_module(module), function)
-    return loaded
-
-
 def attempt(work: Work, job: Any, announce: Phase) -> tuple[Result, bool]:
     """Do one job: its result without job and seconds, and whether the process is fit for another.
 
@@ -127,15 +114,7 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
         channel: file descriptor of the child's end of the socket pair.
         lifeline: read end of a pipe whose write end only the parent holds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it leads a session, which Ctrl-C does not reach
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if memory is not None:
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (memory if hard < 0 else min(memory, hard), hard))
-    faulthandler.enable()
-    for descriptor in (channel, lifeline):
-        os.set_inheritable(descriptor, False)
-    die_with_parent(lifeline)
+    lifelines.begin(memory, channel, lifeline)
     connection = Connection(channel)
 
     def tell(*message: Any) -> None:
@@ -153,7 +132,7 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
     try:
         entry, setup = pickle.loads(connection.recv_bytes())
         try:
-            work = load(entry)(setup)
+            work: Work = lifelines.load(entry)(setup)
         except Exception as error:
             tell("failed", traceback.format_exc(), first_line(error))
             return
@@ -168,9 +147,6 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
         pass  # the parent has closed the socket and expects no answer
     except BaseException:
         traceback.print_exc()
-        code = 70
+        code = lifelines.FAILED
     finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)  # skip the clean-up of libraries, which a kernel may have broken
+        lifelines.end(code)

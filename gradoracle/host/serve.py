@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import importlib
-import os
 import pickle
-import resource
-import signal
 import socket
-import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from gradoracle.host import lifeline as lifelines
 from gradoracle.host.compiling import compile_ahead, rehearsing
 from gradoracle.host.host import Host
-from gradoracle.host.lifeline import die_with_parent
 from gradoracle.model import wire
 from gradoracle.model.errors import first_line
 from gradoracle.model.job import Compilation
@@ -35,27 +29,16 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
             ``entry`` is "package.module:function"; it returns a Host, given ``setup`` and what announces compilations.
         lifeline: read end of a pipe whose write end only the judge holds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it leads a session, which Ctrl-C does not reach
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if memory is not None:
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (memory if hard < 0 else min(memory, hard), hard))
-    faulthandler.enable()
-    for descriptor in (channel, lifeline):
-        os.set_inheritable(descriptor, False)
-    die_with_parent(lifeline)
+    lifelines.begin(memory, channel, lifeline)
     code = 0
     try:
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the judge is gone
             _Server(socket.socket(fileno=channel)).run()
     except BaseException:
         traceback.print_exc()
-        code = 70
+        code = lifelines.FAILED
     finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)  # skip the clean-up of libraries, which a kernel may have broken
+        lifelines.end(code)
 
 
 class _Server:
@@ -76,7 +59,7 @@ class _Server:
         self._fill(memoryview(given))
         entry, setup = pickle.loads(given)
         try:
-            self._host = _loaded(entry)(setup, lambda name, limit: self._say({"announced": [name, limit]}))
+            self._host: Host = lifelines.load(entry)(setup, lambda name, limit: self._say({"announced": [name, limit]}))
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             self._say({"failed": [type(error).__name__, first_line(error), traceback.format_exc()[-1 << 16 :]]})
             return
@@ -123,9 +106,3 @@ class _Server:
     def _send(self, message: list[Any]) -> None:
         for part in message:
             self._connection.sendall(part)
-
-
-def _loaded(entry: str) -> Callable[..., Host]:
-    module, _, function = entry.partition(":")
-    found: Callable[..., Host] = getattr(importlib.import_module(module), function)
-    return found

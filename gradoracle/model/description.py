@@ -31,7 +31,6 @@ class Description:
         asked: the declarations that are functions, of its sizes.
         entries: its further entry points, and other functions among its ``extras``.
         constants: the other extras.
-        attribute: the name that its module has it by; "" for none.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Description:
     asked: tuple[str, ...]
     entries: Mapping[str, Place]
     constants: Mapping[str, tuple[str, ...]]
-    attribute: str
     contracts: Mapping[str, Contract]
     algorithm: str
     dtypes: tuple[str, ...] | None
@@ -110,8 +108,8 @@ class Elsewhere:
         return self.ask(self.kernel, self.what, arguments)
 
 
-def described(kernel: Kernel, attribute: str = "", autotuners: Mapping[str, int] | None = None) -> Description:
-    """The description of a kernel; ``attribute`` is the name that its module has it by."""
+def described(kernel: Kernel, autotuners: Mapping[str, int] | None = None) -> Description:
+    """The description of a kernel."""
     functions = {name: value for name, value in kernel.extras.items() if callable(value)}
     given = {name: getattr(kernel, name) for name in _ASKED}
     return Description(
@@ -122,7 +120,6 @@ def described(kernel: Kernel, attribute: str = "", autotuners: Mapping[str, int]
         tuple(name for name, value in given.items() if callable(value)),
         {name: place_of(value) for name, value in functions.items()},
         {name: tuple(value) for name, value in kernel.extras.items() if name not in functions},
-        attribute,
         dict(kernel.contracts),
         kernel.algorithm if isinstance(kernel.algorithm, str) else "",
         kernel.dtypes,

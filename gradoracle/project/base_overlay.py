@@ -80,7 +80,6 @@ def _running(there: Description, judge: Description) -> Description:
         tiles=there.tiles,
         entries=there.entries,
         constants=there.constants,
-        attribute=there.attribute,
         notes=there.notes,
         autotuners=there.autotuners,
     )

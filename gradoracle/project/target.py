@@ -108,10 +108,7 @@ def described_target(target: Target, autotuners: Callable[[Kernel], Mapping[str,
     place, _ = _split(target.label)
     module = None if place in family_names() else _module(place)[0]
     names = {} if module is None else vars(module)
-    kernels = []
-    for own in target.kernels:
-        attribute = next((n for n, v in names.items() if own.call in (v, getattr(v, "call", None))), "")
-        kernels.append(described(own, attribute, autotuners(own)))
+    kernels = [described(own, autotuners(own)) for own in target.kernels]
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
     package = "" if module is None or target.source is not None else str(module.__package__ or "")

@@ -30,10 +30,10 @@ def property_of(family: Family, name: str) -> Property:
 
 
 def evidence(case: Case | str, kernel: Kernel, oracle: Oracle, device: str = "cpu") -> Evidence:
-    """Evidence of a kernel on a case or case line, with tensors on a device."""
+    """Evidence of a kernel on a case or case line, on a device."""
     case, family = parse(case)[2] if isinstance(case, str) else case, oracle.family
-    sample = build(case, family.signature, domains=family.domains, device=device)
-    return Evidence(case, sample, KernelRunner(family, kernel), oracle)
+    sample = build(case, family.signature, domains=family.domains)
+    return Evidence(case, sample, KernelRunner(family, kernel, device=device), oracle)
 
 
 def judge(prop: Property | str, case: Case | str, kernel: Kernel, oracle: Oracle) -> PropertyResult:
