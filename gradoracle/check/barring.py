@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gradoracle.execution.executor import Executor, Result
-from gradoracle.model.job import CaseResult, Job, PropertyResult
+from gradoracle.model.job import CaseResult, EndedProcess, Job, PropertyResult
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 
@@ -40,9 +41,13 @@ class Barring:
         if self._workers.in_order and spared.barred != result.job.barred:
             result = self._workers.run_alone(spared)
         found = as_case_result(result)
-        for each in {(ended.call, ended.kind) for ended in found.ended if ended.kind != "memory"}:
-            self._ended[(found.kernel, *each)] += 1
+        self.count(found.kernel, found.ended)
         return found
+
+    def count(self, kernel: str, ended: Iterable[EndedProcess]) -> None:
+        """Count the calls that ended their process on one case."""
+        for each in {(own.call, own.kind) for own in ended if own.kind != "memory"}:
+            self._ended[(kernel, *each)] += 1
 
     def attempt(self, job: Job) -> CaseResult:
         """One attempt while a crash is shrunk: nothing is counted, and a call that hangs leaves *not checked*."""

@@ -6,12 +6,11 @@ import fnmatch
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradoracle.check.aggregate import undecided_tensors
+from gradoracle.check.tally import Results
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome
 from gradoracle.model.property import DIRECT
 from gradoracle.model.reason import Reason
-from gradoracle.model.sums import Sums, in_order
 from gradoracle.model.verdict import Status, Verdict
 
 _OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED)  # the last is reported by another property
@@ -19,7 +18,7 @@ _OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED)  # the las
 
 def shortfall(
     verdicts: Iterable[Verdict],
-    sums: Mapping[VerdictKey, Sums],
+    results: Mapping[VerdictKey, Results],
     *,
     decisive: Collection[str],
     require: Iterable[str],
@@ -31,7 +30,7 @@ def shortfall(
 
     Args:
         verdicts: the verdicts of the run.
-        sums: the sums of these verdicts.
+        results: those of each verdict.
         decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
         require: globs of properties that must have been checked.
         undefined: the mistakes of the definition, one sentence for each affected case.
@@ -39,10 +38,10 @@ def shortfall(
         sizes: advice for a definition that raises on some sizes.
     """
     known = list(verdicts)
-    found = undecided(sums, decisive)
-    unmet = [*(each.sentence for each in found), *_left_open(known, sums)]
+    found = undecided(results, decisive)
+    unmet = [*(each.sentence for each in found), *_left_open(known, results)]
     if undefined and not {each.reason for each in found} & set(undefined):  # otherwise it is reported already
-        outside = any(each.kinds.get(undefined[0]) is Reason.OUTSIDE for each in sums.values())
+        outside = any(each.kinds.get(undefined[0]) is Reason.OUTSIDE for each in results.values())
         hint = f"; {sizes}" if outside else ""
         unjudged = f"{len(undefined)} of {cases} cases could not be judged by every property"
         unmet.insert(0, f"{unjudged}: {undefined[0]}{hint}")
@@ -61,30 +60,30 @@ class Undecided:
     reason: str
 
 
-def undecided(sums: Mapping[VerdictKey, Sums], decisive: Iterable[str]) -> list[Undecided]:
+def undecided(results: Mapping[VerdictKey, Results], decisive: Iterable[str]) -> list[Undecided]:
     """What no case decided, one entry a reason; such a run is not green.
 
     Args:
-        sums: the sums of each verdict.
+        results: those of each verdict.
         decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
     """
-    own = {key: each for key, each in sums.items() if key.property_name in set(decisive)}
+    own = {key: each for key, each in results.items() if key.property_name in set(decisive)}
     properties: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> properties
     found = []
     taken = {  # once a decisive property was judged, a backward that always refuses is not merely unsupported
-        (key.kernel, key.dtype) for key, each in own.items() if each.statuses.keys() & {"holds", "violated"}
+        (key.kernel, key.dtype) for key, each in own.items() if each.statuses.keys() & {Status.HOLDS, Status.VIOLATED}
     }
     for key, each in own.items():
         property_name, kernel, dtype = key.property_name, key.kernel, key.dtype
-        if set(each.statuses) == {"not checked"} and not each.left:
-            reason = next(reason for reason, _ in in_order(each.reasons))
+        if set(each.statuses) == {Status.NOT_CHECKED} and not each.left:
+            reason = next(iter(each.reasons))
             if each.kinds.get(reason) not in _OPTIONAL:
                 properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
-        only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
-        if only_refused and (kernel, dtype) in taken:
-            reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
+        refused = each.of(Status.REFUSED)
+        if refused and set(each.statuses) <= {Status.REFUSED, Status.NOT_CHECKED} and (kernel, dtype) in taken:
+            reason = f"refused: {refused[0].result.reason}"
             properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
-        for tensor, why in undecided_tensors(each).items():
+        for tensor, why in each.undecided.items():
             sentence = f"{tensor} of {property_name} could not be decided on any {dtype} case of {kernel}: {why}"
             found.append(Undecided(sentence, why))
     return [*_undecided(properties), *found]
@@ -98,7 +97,7 @@ def _undecided(properties: Mapping[tuple[str, str], Mapping[str, list[str]]]) ->
         yield Undecided(f"{who} could not be decided on any {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
 
 
-def _left_open(verdicts: Sequence[Verdict], sums: Mapping[VerdictKey, Sums]) -> Iterator[str]:
+def _left_open(verdicts: Sequence[Verdict], results: Mapping[VerdictKey, Results]) -> Iterator[str]:
     """What violates a property, may be wrong or only imprecise, and was not decided by another property.
 
     One sentence for each kernel, dtype and reason.
@@ -107,7 +106,7 @@ def _left_open(verdicts: Sequence[Verdict], sums: Mapping[VerdictKey, Sums]) -> 
     for verdict in verdicts:
         if not verdict.is_open:
             continue
-        if tensors := _violated(verdict) - _decided(verdicts, sums, verdict.kernel, verdict.dtype):
+        if tensors := _violated(verdict) - _decided(verdicts, results, verdict.kernel, verdict.dtype):
             key = verdict.kernel, verdict.dtype, verdict.severity_note
             named, properties = groups.setdefault(key, ({}, {}))
             named |= dict.fromkeys(sorted(tensors))
@@ -131,12 +130,12 @@ def _violated(verdict: Verdict) -> set[str]:
     return {name for each in found if each.outcome is Outcome.VIOLATED for name in each.named}
 
 
-def _decided(verdicts: Iterable[Verdict], sums: Mapping[VerdictKey, Sums], kernel: str, dtype: str) -> set[str]:
+def _decided(verdicts: Iterable[Verdict], results: Mapping[VerdictKey, Results], kernel: str, dtype: str) -> set[str]:
     """The tensors of a kernel in a dtype that some property has compared with the truth, and decided."""
     return {
         tensor
         for each in verdicts
         if (each.kernel, each.dtype) == (kernel, dtype) and each.kind in DIRECT
         if each.status in (Status.HOLDS, Status.VIOLATED)
-        for tensor in sums[each.key].decided
+        for tensor in results[each.key].decided
     }

@@ -1,36 +1,38 @@
-"""Minimise: shrink the case of each failing verdict, violated or crashed, as far as time allows."""
+"""Minimise: shrinks the case of each failing verdict, violated or crashed, as far as time allows."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from gradoracle.cases.shrinking import Late, shrink
-from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.barring import Barring
 from gradoracle.check.diagnosis.reconstruction import agreed
+from gradoracle.check.fold import message_of
 from gradoracle.check.plan import Subjects
+from gradoracle.check.tally import Judged, Tally
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import Fault, VerdictKey
-from gradoracle.model.finding import LOCAL_SIGMA, EditedDefinition, Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, EditedDefinition, Outcome
 from gradoracle.model.job import Job, PropertyResult
+from gradoracle.model.ledger import SmallerRecord
 from gradoracle.model.property import DIRECT, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
-from gradoracle.model.verdict import Counterexample, Status
+from gradoracle.model.verdict import Status
 from gradoracle.model.wording import without_numbers
-from gradoracle.project.request import Progress
+from gradoracle.project.request import Progress, Request
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
 EXPLAINED = 3  # cases for which an edited definition is searched
 TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where attempts count, not seconds; edits then come from smaller cases
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 NOT_TELLING = "not shrunk: another verdict shows this fault"
-Failing = tuple[VerdictKey, Status, Case, PropertyResult]
+Failing = tuple[VerdictKey, Judged]
 
 
 @dataclass(frozen=True)
@@ -50,50 +52,44 @@ class Retry:
     until: float | None = None
 
 
-def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[VerdictKey, Counterexample]:
-    """The first case of each failing verdict; where it will be shrunk, with the findings of the largest cases."""
-    found = {}
-    for key, _, case, result in (*aggregate.failing([Status.ERROR]), *aggregate.failing()):
-        found[key] = _shown(subjects.line(key.kernel, case), result)
-    if subjects.request.inputs is None and subjects.request.shrink_seconds != 0:
-        found |= {key: replace(found[key], further=_further(aggregate, key)) for key, *_ in aggregate.failing()}
-    return found
-
-
 def minimised(
     subjects: Subjects,
-    aggregate: Aggregate,
+    tally: Tally,
     faults: Sequence[Fault],
-    found: dict[VerdictKey, Counterexample],
+    known: Container[tuple[VerdictKey, int]],
     retry: Retry | None,
-) -> tuple[dict[VerdictKey, Counterexample], str]:
+) -> tuple[list[SmallerRecord], str]:
     """The case of each failing verdict, shrunk and judged again as far as time allows, leading verdicts first.
 
     After an interrupt no further case is judged, and what is known by then is returned.
 
     Args:
         subjects: the resolved request.
-        aggregate: the sums of its results.
+        tally: its results.
         faults: its verdicts grouped into faults.
-        found: the result of ``as_found``.
+        known: the verdict and the place of each case that was shrunk before.
         retry: the means to judge cases again; None: the run was interrupted, and no case is judged again.
 
     Returns:
-        the counterexamples, and what interrupted the shrinking, or "".
+        what was found, and what interrupted the shrinking, or "".
     """
-    failing, request = list(aggregate.failing()), subjects.request
-    if request.inputs is not None or request.shrink_seconds == 0:  # a replayed case is judged as it is
-        return mapped_all(found), ""
-    minimiser = _Minimiser(subjects, aggregate, retry)
-    made = minimiser.all(failing, faults, found)
-    return mapped_all(found | made), minimiser.interrupted
+    if not is_shrunk(subjects.request):
+        return [], ""
+    minimiser = _Minimiser(subjects, tally, retry)
+    failing = [(key, judged) for key, judged in tally.failing() if (key, judged.place) not in known]
+    return minimiser.all(failing, faults), minimiser.interrupted
+
+
+def is_shrunk(request: Request) -> bool:
+    """Whether failing cases are shrunk; one that is replayed, and saved tensors, are judged as they are."""
+    return request.inputs is None and request.shrink_seconds != 0
 
 
 class _Minimiser:
     """Shrinks the failures of one run within its seconds or attempts."""
 
-    def __init__(self, subjects: Subjects, aggregate: Aggregate, retry: Retry | None) -> None:
-        self._subjects, self._aggregate, self._retry = subjects, aggregate, retry
+    def __init__(self, subjects: Subjects, tally: Tally, retry: Retry | None) -> None:
+        self._subjects, self._tally, self._retry = subjects, tally, retry
         self.interrupted = ""
         self._until = math.inf  # when to stop judging cases under other presets: a gate must be quick
         tries = subjects.request.shrink_tries
@@ -101,31 +97,30 @@ class _Minimiser:
         self._tries = math.inf if tries is None else tries  # attempts left
         self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
 
-    def all(
-        self, failing: list[Failing], faults: Sequence[Fault], found: dict[VerdictKey, Counterexample]
-    ) -> dict[VerdictKey, Counterexample]:
-        """The counterexamples of all failures."""
-        telling = _telling(faults, found, {key for key, status, *_ in failing if status is Status.CRASHED})
-        made: dict[VerdictKey, Counterexample] = {}
+    def all(self, failing: list[Failing], faults: Sequence[Fault]) -> list[SmallerRecord]:
+        """What shrinking comes to for each failure."""
+        crashed = {key for key, judged in failing if judged.result.status is Status.CRASHED}
+        telling = _telling(faults, {key for key, _ in failing}, crashed)
+        made: dict[VerdictKey, SmallerRecord] = {}
         if self._by_tries:
-            made = {k: replace(found[k], shrink_note=NOT_TELLING) for k, *_ in failing if k not in telling}
+            made = {key: _as_it_is(key, each, NOT_TELLING) for key, each in failing if key not in telling}
             failing = [each for each in failing if each[0] in telling]
         failing = sorted(failing, key=self._specific)
         failing.sort(key=lambda each: telling.index(each[0]) if each[0] in telling else len(telling))
-        left = [key for key, *_ in failing]
+        left = dict(failing)
         try:
             deadline = self._deadline()
-            for key, status, case, result in failing:
+            for key, judged in failing:
                 if self._retry is None or self.interrupted:
                     break
-                smaller = self._crash if status is Status.CRASHED else self._violation
+                smaller = self._crash if key in crashed else self._violation
                 left_in_all = deadline - time.monotonic()
                 seconds = left_in_all if self._by_tries else min(SHRINK_SECONDS, left_in_all)
-                made[key] = smaller(key, case, result, seconds)
-                left.remove(key)
+                made[key] = smaller(key, judged, seconds)
+                del left[key]
         except (KeyboardInterrupt, Lost) as error:
             self._interrupt(error)
-        return made | {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
+        return [*made.values(), *(_as_it_is(key, judged, NOT_SHRUNK) for key, judged in left.items())]
 
     def _deadline(self) -> float:
         """When shrinking stops."""
@@ -142,16 +137,18 @@ class _Minimiser:
         self.interrupted = self.interrupted or how
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
-        key, status, _, result = failing
-        if status is Status.CRASHED:  # calls on the sample itself come before those on variants, which have a prefix
+        key, result = failing[0], failing[1].result
+        if (
+            result.status is Status.CRASHED
+        ):  # calls on the sample itself come before those on variants, which have a prefix
             return True, result.reason.count(": "), key.property_name
         return False, -self._subjects.properties[key.property_name].rank, key.property_name
 
-    def _violation(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
-        property_name, kernel = key.property_name, key.kernel
+    def _violation(self, key: VerdictKey, judged: Judged, seconds: float) -> SmallerRecord:
+        property_name, kernel, case, result = key.property_name, key.kernel, judged.record.built, judged.result
         known: dict[Case, PropertyResult] = {case: result}
         is_decided = result.severity not in (None, Severity.UNDECIDED)
-        calls = tuple({f.call for f in result.findings if f.outcome is Outcome.VIOLATED and f.call is not None})
+        calls = tuple({each.call for each in judged.wrong if each.call is not None})
 
         def violates(candidate: Case) -> bool:
             if candidate not in known:
@@ -172,52 +169,38 @@ class _Minimiser:
                     again = replace(again, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
-        shown_as = again if again.status is Status.VIOLATED else known[smallest]
-        shown = replace(
-            _shown(self._subjects.line(kernel, smallest), shown_as),
-            shrink_note=note,
-            message=_message(again),
-            preset=again.preset,
-            unexplained=again.unexplained,
-        )
-        shown = self._shrunk_from(shown, key, case, result)
-        return replace(shown, edited_definition=self._edited(key, seconds), further=_further(self._aggregate, key))
+        shown = again if again.status is Status.VIOLATED else known[smallest]
+        shown = replace(shown, preset=again.preset, unexplained=again.unexplained)
+        edited = self._edited(key, seconds)
+        return SmallerRecord(key, judged.place, smallest.line(), shown, message_of(again), note, edited)
 
     def _edited(self, key: VerdictKey, seconds: float) -> EditedDefinition:
         """The edited definition that gives what the kernel gave on the largest few cases; none from one case."""
         property_name, kernel = key.property_name, key.kernel
         edited: list[tuple[EditedDefinition, ...] | None] = []
-        telling = self._aggregate.telling(key)
+        telling = [each.record.built for each in self._tally.verdicts[key].telling]
         telling = telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]
         is_measured = self._subjects.properties[property_name].kind is PropertyKind.ORACLE
         if len(telling) > 1 and is_measured and seconds > 1 and not self.interrupted:
             try:
-                for case, _ in telling:
+                for case in telling:
                     edited.append(self._settled(Job(kernel, case, (property_name,), edited=True)).edited)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
         return agreed(edited)
 
-    def _shrunk_from(
-        self, shown: Counterexample, key: VerdictKey, case: Case, result: PropertyResult
-    ) -> Counterexample:
-        """The counterexample with the first case and its findings, where that is another case."""
-        if shown.case == (first := self._subjects.line(key.kernel, case)):
-            return shown
-        wrong = tuple(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
-        return replace(shown, shrunk_from=first, first_findings=wrong)
-
-    def _crash(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> Counterexample:
+    def _crash(self, key: VerdictKey, judged: Judged, seconds: float) -> SmallerRecord:
         """One crashing call breaks every property that needs it; its case is shrunk once for all of them."""
         property_name, kernel, dtype = key.property_name, key.kernel, key.dtype
+        case, result = judged.record.built, judged.result
         fault = (kernel, dtype, without_numbers(result.reason))
         known = self._crashes.get(fault)
         if known is None or not self._applies(property_name, kernel, known[0]):
             self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
         smallest, note = known
         findings = result.findings if smallest == case else ()  # findings of another case would be misleading here
-        shown = replace(_shown(self._subjects.line(kernel, smallest), result), findings=findings, shrink_note=note)
-        return self._shrunk_from(shown, key, case, result)
+        shown = replace(result, findings=findings)
+        return SmallerRecord(key, judged.place, smallest.line(), shown, message_of(result), note)
 
     def _smaller_crash(self, key: VerdictKey, case: Case, result: PropertyResult, seconds: float) -> tuple[Case, str]:
         """The smallest case found on which the call crashes as it did, and a note; a hang is not shrunk."""
@@ -330,64 +313,13 @@ def as_plain(smaller: PropertyResult, first: PropertyResult) -> bool:
     )
 
 
-def _telling(
-    faults: Sequence[Fault], found: dict[VerdictKey, Counterexample], crashed: set[VerdictKey]
-) -> list[VerdictKey]:
+def _telling(faults: Sequence[Fault], found: set[VerdictKey], crashed: set[VerdictKey]) -> list[VerdictKey]:
     """The verdicts whose cases a report shows: those that lead its faults, violations first, then specific ones."""
     leads = sorted((each.verdicts[0] for each in faults), key=lambda key: key in crashed)
     specific = [each.specific for each in faults if each.specific is not None]
     return [key for key in (*leads, *specific) if key in found]
 
 
-def _further(aggregate: Aggregate, key: VerdictKey) -> tuple[Finding, ...]:
-    """The violations found on the largest cases of a verdict."""
-    return tuple(f for _, result in aggregate.telling(key) for f in result.findings if f.outcome is Outcome.VIOLATED)
-
-
-def mapped_all(found: dict[VerdictKey, Counterexample]) -> dict[VerdictKey, Counterexample]:
-    """Counterexamples, each with one error map a tensor."""
-    return {key: mapped(shown) for key, shown in found.items()}
-
-
-def mapped(shown: Counterexample) -> Counterexample:
-    """A counterexample with one error map a tensor: that of the case with the most elements."""
-    largest: dict[str, Finding] = {}
-    for found in (*shown.further, *shown.findings, *shown.first_findings):
-        if found.map is not None and (found.tensor not in largest or found.elements > largest[found.tensor].elements):
-            largest[found.tensor] = found
-
-    def kept(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-        return tuple(each if each is largest.get(each.tensor) else replace(each, map=None) for each in findings)
-
-    return replace(
-        shown,
-        findings=kept(shown.findings),
-        first_findings=kept(shown.first_findings),
-        further=kept(shown.further),
-    )
-
-
-def _shown(line: str, result: PropertyResult) -> Counterexample:
-    """The counterexample of a failing case, before anything is shrunk."""
-    return Counterexample(
-        line,
-        result.findings,
-        message=_message(result),
-        trace=result.trace,
-        preset=result.preset,
-        unexplained=result.unexplained,
-        severity=result.severity,
-        undecided=result.undecided,
-        crashed_in=result.crashed_in,
-        loss=result.loss,
-        constant=result.constant,
-    )
-
-
-def _message(result: PropertyResult) -> str:
-    """The message of a failing case: how it crashed, or what would explain it."""
-    if result.status in (Status.CRASHED, Status.ERROR):
-        return result.reason
-    if result.status is Status.HOLDS:
-        return "held when judged again: the kernel's results differ from run to run"
-    return f"holds under {result.preset}" if result.preset else ""
+def _as_it_is(key: VerdictKey, judged: Judged, note: str) -> SmallerRecord:
+    """A failure whose case is not shrunk."""
+    return SmallerRecord(key, judged.place, note=note)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from gradoracle.cases.saved_tensors import Given
-from gradoracle.model.property import Property, PropertyKind
 from gradoracle.project.options import OPTIONS
 from gradoracle.project.request import Request
 
@@ -13,45 +12,29 @@ from gradoracle.project.request import Request
 _HELD = ("contract", "claim", "arg", "oracle", "call-seconds")
 
 
-def command(request: Request, target: str, device: str, line: str, prop: Property) -> str:
-    """The command that reproduces a property's verdict on a case; "" where ``gradoracle replay LINE`` is enough.
+def held(request: Request) -> str:
+    """The options that a verdict depends on and a case line lacks, as words of a command."""
+    return " ".join(options_of(request, *_HELD))
 
-    A case line holds neither contracts nor arguments that are no options, nor the values of saved tensors, nor the
-    reading or the time limit of a call that were asked for. A property of compilations is replayed by its name alone.
 
-    Args:
-        request: the request of the run.
-        target: the target, with the kernel's name where there are several.
-        device: the device of the run.
-        line: the case.
-        prop: the property.
-    """
-    held = options_of(request, *_HELD)
-    if prop.kind is PropertyKind.COMPILATION:
-        held.append(f"--property {prop.name}")
+def again_saved(request: Request, target: str, device: str) -> str:
+    """The command that judges the case of saved tensors again, without a property; "" where there are none."""
     if isinstance(request.inputs, Given):
         return "the same call again"
     if request.inputs is None:
-        return " ".join(["gradoracle replay", shlex.quote(line), *held]) if held else ""
-    return _check(request, target, device, [f"--inputs {shlex.quote(request.inputs)}"], prop.name)
+        return ""
+    return _check(request, target, device, [f"--inputs {shlex.quote(request.inputs)}"])
 
 
-def repeated(
-    request: Request, target: str, device: str, property_name: str = "", shard: tuple[int, int] | None = None
-) -> str:
-    """The command that runs one property over the same cases again, for a verdict on all of them together.
+def repeated(request: Request, target: str, device: str) -> str:
+    """The command that judges the cases of the whole run again.
 
     Args:
         request: the request of the run.
         target: the target, with the kernel's name where there are several.
         device: the device of the run.
-        property_name: the property's name; "" for all.
-        shard: the part and the number of parts; by default that of the request.
     """
-    part, parts = request.shard if shard is None else shard
-    words = options_of(request, "dtype", "dim", "examples")
-    words += [f"--shard {part}/{parts}"] if (part, parts) != (1, 1) else []
-    return _check(request, target, device, words, property_name)
+    return _check(request, target, device, options_of(request, "dtype", "dim", "examples"))
 
 
 def asked(request: Request) -> dict[str, str]:
@@ -60,11 +43,10 @@ def asked(request: Request) -> dict[str, str]:
     return {f"--{each.name}": " ".join(sorted(each.given(request))) or each.default or "" for each in decisive}
 
 
-def _check(request: Request, target: str, device: str, own: list[str], property_name: str) -> str:
-    """``gradoracle check`` of a target with one property, the words ``own``, and the options of the request."""
+def _check(request: Request, target: str, device: str, own: list[str]) -> str:
+    """``gradoracle check`` of a target with the words ``own`` and the options of the request."""
     words = ["gradoracle check", shlex.quote(target), *own, f"--device {device}"]
-    words += options_of(request, "family", "seed", *_HELD)
-    return " ".join([*words, f"--property {property_name}"] if property_name else words)
+    return " ".join([*words, *options_of(request, "family", "seed", *_HELD)])
 
 
 def options_of(request: Request, *names: str) -> list[str]:

@@ -3,50 +3,66 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from gradoracle.check.aggregate import complete
+from gradoracle.cases.case_space import length
+from gradoracle.cases.coverage import goals_of
 from gradoracle.check.barring import Barring
-from gradoracle.check.completeness import shortfall
 from gradoracle.check.execute import Execution, executor_for
-from gradoracle.check.faults import diagnosed, grouped
-from gradoracle.check.minimise import Retry, as_found, minimised
+from gradoracle.check.fold import faults_of, first_failure, report_of
+from gradoracle.check.minimise import Retry, is_shrunk, minimised
 from gradoracle.check.plan import Plan, Subjects, plan, plan_of, replayed, require_memory, resolved
-from gradoracle.check.repeat_command import asked, command, repeated
+from gradoracle.check.repeat_command import again_saved, asked, held, repeated
 from gradoracle.check.setup import require_unchanged
-from gradoracle.check.severity import leave_open, settle_pooled
-from gradoracle.check.totals import Totals
+from gradoracle.check.tally import tallied
 from gradoracle.check.triage import triaged
 from gradoracle.check.usable_case import sizes_wanted
 from gradoracle.execution.executor import Executor
-from gradoracle.model.case import Case
 from gradoracle.model.claims import claimed
 from gradoracle.model.dims import written
 from gradoracle.model.family import Family
-from gradoracle.model.fault import VerdictKey
-from gradoracle.model.job import CaseResult, Job, PropertyResult
+from gradoracle.model.job import CaseResult, Job
 from gradoracle.model.kernel import Kernel
+from gradoracle.model.ledger import (
+    CaseRecord,
+    EndRecord,
+    Header,
+    Ledger,
+    LedgerKernel,
+    LedgerProperty,
+    Record,
+    Section,
+    SmallerRecord,
+    name_of,
+)
+from gradoracle.model.ledger_file import LedgerFile
 from gradoracle.model.location import location_of
+from gradoracle.model.property import Property
 from gradoracle.model.severity import Severity
-from gradoracle.model.sums import Shard
-from gradoracle.model.verdict import BROKEN, Counterexample, Report, Status, Verdict
-from gradoracle.project.provenance import provenance
+from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
+from gradoracle.project.provenance import Provenance, provenance
 from gradoracle.project.request import Progress, Request
 
 SHARE_TO_SHRINK = 0.25  # of the time of a run, reserved for shrinking once something fails
 
 
-def check(request: Request, progress: Progress | None = None) -> Report:
+def check(request: Request, progress: Progress | None = None, file: LedgerFile | None = None) -> Report:
     """Check a target: cases x properties -> verdicts.
+
+    Args:
+        request: what to check.
+        progress: shows it.
+        file: where the ledger is written; what it has of this run is not judged again.
 
     Raises:
         UsageError: the request does not fit (unknown target, dtype, contract, property, no GPU, sizes beyond the
             memory).
     """
-    with running(request, progress) as run:
+    with running(request, progress, file) as run:
         planned = plan(run.subjects, with_severity=True)
         require_memory(planned, *run.executor.memory())
         run.over(planned)
@@ -66,7 +82,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
 
 
 @contextmanager
-def running(request: Request, progress: Progress | None = None) -> Iterator[Run]:
+def running(request: Request, progress: Progress | None = None, file: LedgerFile | None = None) -> Iterator[Run]:
     """A Run of a request. Its processes start before the plan is made and end with the block.
 
     Raises:
@@ -76,25 +92,10 @@ def running(request: Request, progress: Progress | None = None) -> Iterator[Run]
     subjects, shown = resolved(request), progress or Progress()
     executor = executor_for(subjects)
     try:
-        yield Run(subjects, executor, shown, started)
+        yield Run(subjects, executor, shown, started, file)
     finally:
         executor.close()
         shown.close()
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Callbacks that see the results of a run as they come and may end it.
-
-    Attributes:
-        result: a function, called with the result of each case.
-        halt: a function, called between cases; returns what to stop at, or "".
-        first: whether a job is run before the others.
-    """
-
-    result: Callable[[CaseResult], None]
-    halt: Callable[[], str]
-    first: Callable[[Job], bool]
 
 
 class Run:
@@ -103,105 +104,169 @@ class Run:
     Attributes:
         subjects: the resolved request.
         executor: the executor that runs the cases.
-        totals: the sum of the results, once a plan has run.
+        ledger: what was judged, once a plan has run.
         interrupted: the reason why it stopped early; "" where it did not.
     """
 
-    def __init__(self, subjects: Subjects, executor: Executor, progress: Progress, started: float) -> None:
+    def __init__(
+        self,
+        subjects: Subjects,
+        executor: Executor,
+        progress: Progress,
+        started: float,
+        file: LedgerFile | None = None,
+    ) -> None:
         self.subjects, self.executor = subjects, executor
-        self._progress, self._started = progress, started
+        self._progress, self._started, self._file = progress, started, file
         seconds = subjects.request.seconds
         self._until = None if seconds is None else started + seconds
         self._barring = Barring(executor)
         self._first_failure: Verdict | None = None
+        self._compiling = self._longest = 0.0
         self.interrupted = ""
 
-    def over(self, planned: Plan, listener: Listener | None = None) -> None:
-        """Run the jobs of a plan and add up their results.
+    def over(
+        self,
+        planned: Plan,
+        halt: Callable[[], str] = lambda: "",
+        is_first: Callable[[Job], bool] = lambda job: False,
+    ) -> None:
+        """Run the jobs of a plan that the ledger's file does not have yet.
+
+        Args:
+            planned: the plan.
+            halt: called between cases; returns what to stop at, or "".
+            is_first: whether a job is run before the others.
 
         Raises:
-            UsageError: no process can be started, or the definition cannot be used.
+            UsageError: no process can be started, the definition cannot be used, or the file is of another run.
         """
-        self._plan, self.totals, request = planned, Totals(planned), self.subjects.request
-        jobs = list(planned.jobs)
-        if listener is not None:
-            jobs.sort(key=lambda job: not listener.first(job))
+        self._plan, request = planned, self.subjects.request
+        self._begin(header_of(planned, self.executor, has_file=self._file is not None))
+        jobs = sorted(self._missing(), key=lambda job: not is_first(job))
 
         def reserve() -> float:
-            failing = request.seconds is not None and any(True for _ in self.totals.aggregate.failing())
+            failing = request.seconds is not None and any(True for _ in self.tally.failing())
             return SHARE_TO_SHRINK * (request.seconds or 0.0) if failing else 0.0
 
         def take(result: CaseResult) -> str:
-            if listener is not None:
-                listener.result(result)
             self._take(result)
-            if listener is not None:
-                return listener.halt()
-            return "the first failure" if request.fail_fast and self._first_failure is not None else ""
+            stops = request.fail_fast and self._first_failure is not None
+            return halt() or ("the first failure" if stops else "")
 
-        wrong = self.totals.aggregate.wrong_before
+        def wrong(job: Job) -> frozenset[str]:
+            return self.tally.wrong_before(job, planned.place(job.kernel, job.case))
+
         execution = Execution(
-            planned, self.executor, self._barring, self._started, self._until, reserve, wrong, self.totals.compiled
+            planned, self.executor, self._barring, self._started, self._until, reserve, wrong, self._compiled
         )
         self._stopped = execution.stopped
-        self._progress.plan(len(jobs))
+        self._progress.plan(len(planned.jobs))
         execution.run(jobs, take)
         if execution.ended:
-            self.interrupted = f"{execution.ended} after {self.totals.done} of {len(jobs)} cases"
-        elif self.totals.done < len(jobs):
+            self.interrupted = f"{execution.ended} after {self.done} of {len(planned.jobs)} cases"
+        elif self.done < len(planned.jobs):
             self._tell("time is up")
 
-    def report(self, compared: bool = False) -> Report:
-        """The report of all results so far. Once interrupted, no further case is judged.
+    @property
+    def done(self) -> int:
+        """The number of cases that were judged."""
+        return len(self._judged)
+
+    def report(self) -> Report:
+        """The report of all results so far; no further case is judged. Raises UsageError as ``end`` does."""
+        self.end()
+        try:
+            return report_of(self.ledger)
+        except KeyboardInterrupt:  # it judges nothing more
+            return report_of(self.ledger)
+
+    def end(self, *, explains: bool = True) -> None:
+        """End the ledger; once interrupted, no further case is judged.
 
         Args:
-            compared: whether it is compared with a base, which decides about violations of undecided severity.
+            explains: whether failing cases are shrunk, and severities that are undecided found.
 
         Raises:
             UsageError: a file of the target has changed meanwhile.
         """
         try:
-            found = self._report(compared)
+            if explains:
+                self._explain()
         except KeyboardInterrupt:
             self.interrupted = self.interrupted or "interrupted while the report was made"
-            found = self._report(compared)
-        require_unchanged(self.subjects.setup)
-        return found
-
-    def _report(self, compared: bool) -> Report:
-        subjects, aggregate = self.subjects, self.totals.aggregate
-        found = as_found(subjects, aggregate)
-        faults = grouped(self._verdicts(found))
-        retry = None if self.interrupted else Retry(self.executor, self._barring, self._progress, self._until)
-        shown, interrupted = minimised(subjects, aggregate, faults, found, retry)
-        self.interrupted = self.interrupted or interrupted
-        if subjects.device == "cuda" and not self.interrupted:
-            shown = triaged(subjects, aggregate, shown, self._until)
-        verdicts = self._verdicts(shown)
-        if not compared:
-            leave_open(verdicts, subjects.request.fail_on)
-        return report_of(
-            self._plan,
-            self.totals,
-            verdicts,
-            environment=self.executor.environment(),
-            seconds=time.monotonic() - self._started,
-            interrupted=self.interrupted,
-            stopped=self._stopped,
-            faults=diagnosed(faults, verdicts),
+            self._explain()
+        end = EndRecord(
+            time.monotonic() - self._started, self.interrupted, self._stopped, self._compiling, self._longest
         )
+        require_unchanged(self.subjects.setup)
+        self._add(end)
 
-    def _verdicts(self, counterexamples: dict[VerdictKey, Counterexample]) -> list[Verdict]:
-        return verdicts_of(self.subjects, self.totals, counterexamples, bool(self.interrupted))
+    def _begin(self, header: Header) -> None:
+        """Begin the ledger, with what its file already has of this run."""
+        self.ledger = Ledger([Section(header)]) if self._file is None else self._file.begin(header)
+        self.tally = tallied(self.ledger.cases.values(), header.owed)
+        self._judged = set(self.ledger.cases)
+        for record in self.ledger.cases.values():
+            self._barring.count(record.kernel, record.ended)
+
+    def _missing(self) -> Iterator[Job]:
+        """The jobs of the plan, without what the ledger has."""
+        known = self.ledger.cases
+        for job in self._plan.jobs:
+            record = known.get(name_of(job.kernel, job.case))
+            left = tuple(each for each in job.properties if record is None or each not in record.by_property)
+            if left:
+                yield replace(job, properties=left)
+
+    def _explain(self) -> None:
+        """Shrink failing cases, and find severities that are undecided on a GPU."""
+        retry = None if self.interrupted else Retry(self.executor, self._barring, self._progress, self._until)
+        known = {(each.verdict, each.place) for each in self.ledger.of(SmallerRecord) if each.result is not None}
+        smaller, interrupted = minimised(self.subjects, self.tally, faults_of(self.ledger), known, retry)
+        self.interrupted = self.interrupted or interrupted
+        for record in smaller:
+            self._add(record)
+        if self.subjects.device == "cuda" and not self.interrupted:
+            for each in triaged(self.subjects, self.ledger, self._until):
+                self._add(each)
+
+    def _add(self, record: Record) -> None:
+        self.ledger.add(record)
+        if self._file is not None:
+            self._file.add(record)
 
     def _take(self, result: CaseResult) -> None:
-        self.totals.add(result)
+        record = self._record(result)
+        self._add(record)
+        self.tally.add(record)
+        self._judged.add(record.name)
         if self._first_failure is None and any(judged.status in BROKEN for judged in result.results):
-            found = (first_failure(self.subjects, *each) for each in self.totals.aggregate.failing())
+            found = (first_failure(self.ledger.header, *each) for each in self.tally.failing())
             self._first_failure = next((each for each in found if self._may_count(each)), None)
             if self._first_failure is not None:
                 self._progress.failure(self._first_failure)
         self._tell("")
+
+    def _record(self, result: CaseResult) -> CaseRecord:
+        """The record of a result, with what it counts towards."""
+        subjects, case = self.subjects, result.case
+        place = self._plan.place(result.kernel, case)
+        goals: Iterable[str] = ()
+        if not subjects.request.inputs and any(each.status in (Status.HOLDS, *BROKEN) for each in result.results):
+            goals = sorted(goals_of(subjects.family, subjects.kernels[result.kernel], case))
+        marks: Iterable[str] = ()
+        if any(each.status is Status.REFUSED for each in result.results):
+            layouts = {draw.layout for draw in dict(case.draws).values()} - {"contiguous"}
+            ranks = subjects.family.signature.ranks(case.dims)
+            sizes = [f"{name}={size}" for name, size in (ranks | dict(case.dims)).items()]
+            marks = (f"dtype={case.dtype}", *sizes, *(f"layout={layout}" for layout in sorted(layouts)))
+        return CaseRecord.of(result, place, tuple(goals), tuple(marks))
+
+    def _compiled(self, seconds: float, longest: float) -> None:
+        """Count compilations ahead of a case: the seconds of all and of the longest."""
+        self._compiling += seconds
+        self._longest = max(self._longest, longest)
 
     def _may_count(self, failure: Verdict) -> bool:
         """Whether a failure counts; what fails on a GPU is widened only after the run, and may."""
@@ -211,52 +276,8 @@ class Run:
         return later or failure.counts(self.subjects.request.fail_on)
 
     def _tell(self, note: str) -> None:
-        aggregate = self.totals.aggregate
-        properties = len({sums.property_name for sums in aggregate.sums.values() if sums.statuses})
-        self._progress.case(self.totals.done, properties, sum(1 for _ in aggregate.failing()), note)
-
-
-def first_failure(subjects: Subjects, key: VerdictKey, status: Status, case: Case, result: PropertyResult) -> Verdict:
-    """A failure as it was found, before its case is shrunk for the report."""
-    prop, line = subjects.properties[key.property_name], subjects.line(key.kernel, case)
-    shown = command(subjects.request, subjects.target(key.kernel), subjects.device, line, prop)
-    return Verdict(
-        key.property_name,
-        key.kernel,
-        key.dtype,
-        status,
-        cases_violated=int(status is Status.VIOLATED),
-        cases_crashed=int(status is Status.CRASHED),
-        counterexample=Counterexample(
-            line, result.findings, message=result.reason, command=shown, crashed_in=result.crashed_in
-        ),
-        statement=prop.statement,
-        severity=result.severity,
-        declared=subjects.kernels[key.kernel].declares(key.dtype),
-        derivative=prop.derivative,
-    )
-
-
-def verdicts_of(
-    subjects: Subjects, totals: Totals, counterexamples: dict[VerdictKey, Counterexample], interrupted: bool
-) -> list[Verdict]:
-    """The verdicts of the totals, with what their properties declare and the command that reproduces each failure."""
-    verdicts = totals.aggregate.verdicts(counterexamples)
-    for verdict in verdicts:
-        prop = subjects.properties[verdict.property_name]
-        sums = totals.aggregate.sums[verdict.key]
-        kernel = subjects.kernels[verdict.kernel]
-        verdict.contract, verdict.declared = kernel.contract(verdict.dtype).name, kernel.declares(verdict.dtype)
-        complete(verdict, prop, sums, decisive=prop.decisive, cut=interrupted)
-        if verdict.counterexample is not None:
-            target, line = subjects.target(verdict.kernel), verdict.counterexample.case
-            if verdict.counterexample.pooled:
-                shown = repeated(subjects.request, target, subjects.device, verdict.property_name)
-            else:
-                shown = command(subjects.request, target, subjects.device, line, prop)
-            verdict.counterexample = replace(verdict.counterexample, command=shown)
-    settle_pooled(verdicts)
-    return verdicts
+        properties = len({key.property_name for key, own in self.tally.verdicts.items() if own.statuses})
+        self._progress.case(self.done, properties, sum(1 for _ in self.tally.failing()), note)
 
 
 def excluded(subjects: Subjects) -> list[str]:
@@ -288,77 +309,63 @@ def fixed(subjects: Subjects) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: Any) -> Report:
-    """The report of a plan.
+def header_of(plan: Plan, executor: Executor, *, has_file: bool) -> Header:
+    """The header of a run's ledger.
 
     Args:
-        planned: the plan that was run.
-        totals: the sum of its results.
-        verdicts: the verdicts of the totals, with counterexamples.
-        **fields: fields of the Report that only the run knows: environment, seconds, interrupted, stopped, faults.
+        plan: the plan.
+        executor: what runs it.
+        has_file: whether others will read it, who need to know of which files it is.
     """
-    subjects, request, aggregate = planned.subjects, planned.subjects.request, totals.aggregate
-    kernels = subjects.kernels
-    contracts = {d: kernels[name].contract(d).name for name, dtypes in planned.dtypes.items() for d in dtypes}
-    goals, refusals = totals.in_order()
-    unmet = shortfall(
-        verdicts,
-        aggregate.sums,
-        decisive={prop.name for prop in subjects.properties.values() if prop.decisive},
-        require=request.require,
-        undefined=[totals.undefined[place] for place in sorted(totals.undefined)],
-        cases=totals.done,
-        sizes=sizes_wanted(subjects.family),
-    )
-    return Report(
+    subjects, request, device = plan.subjects, plan.subjects.request, plan.subjects.device
+    own = provenance(subjects.functions, request.target) if has_file else Provenance({}, {})
+    notes = [note for kernel in subjects.kernels.values() for note in kernel.notes]
+    return Header(
         request.target,
         subjects.family.name,
-        list(kernels),
-        subjects.device,
+        device,
         request.seed,
-        contracts,
-        verdicts=verdicts,
-        goals=goals,
-        goals_wanted=dict(planned.expected),
-        cases_planned=len(planned.jobs),
-        cases_run=totals.done,
-        fail_on=request.fail_on,
-        refusals=refusals,
-        notes=[*(note for kernel in kernels.values() for note in kernel.notes), *fixed(subjects), *excluded(subjects)],
-        unmet=unmet,
-        cases_judged=aggregate.judged,
-        cases_alarming=aggregate.alarming,
-        locations={name: place for name, kernel in kernels.items() if (place := location_of(kernel)) is not None},
-        measurements=totals.measurements,
-        shard=shard_of(planned, totals),
-        planned=dict(aggregate.planned),
-        judged=dict(aggregate.answered),
-        seconds_compiling=totals.seconds_compiling,
-        longest_compilation=totals.longest_compilation,
-        claims={name: claimed(kernel) for name, kernel in kernels.items()},
-        narrowed={name: known for name, kernel in kernels.items() if (known := narrowed(kernel, subjects.family))},
-        **fields,
-    )
-
-
-def shard_of(plan: Plan, totals: Totals) -> Shard | None:
-    """What the report of a shard carries; None for a whole run."""
-    subjects, request = plan.subjects, plan.subjects.request
-    if request.shard == (1, 1):
-        return None
-    own = provenance(subjects.functions, request.target)
-    return Shard(
-        *request.shard,
-        asked(request),
-        plan.digest,
+        {name: _kernel(plan, kernel) for name, kernel in subjects.kernels.items()},
+        {name: _property(prop) for name, prop in subjects.properties.items()},
+        plan.owed,
+        Counter(f"{job.kernel} in {job.case.dtype}" for job in plan.jobs),
         len(plan.whole),
-        own.files,
-        own.packages,
-        request.require,
-        tuple(prop.name for prop in subjects.properties.values() if prop.decisive),
-        {name: repeated(request, subjects.target(name), subjects.device, shard=(1, 1)) for name in subjects.kernels},
-        sizes_wanted(subjects.family),
-        totals.first,
-        {str(place): sentence for place, sentence in totals.undefined.items()},
-        tuple(totals.aggregate.sums.values()),
+        plan.digest,
+        asked=asked(request),
+        held=held(request),
+        place=request.family or "",
+        part=request.shard,
+        goals=dict(plan.expected),
+        require=request.require,
+        fail_on=request.fail_on,
+        notes=(*notes, *fixed(subjects), *excluded(subjects)),
+        sizes=sizes_wanted(subjects.family),
+        dim=length(subjects.family),
+        is_shrunk=is_shrunk(request),
+        missing=subjects.missing,
+        files=own.files,
+        packages=own.packages,
+        environment=executor.environment(),
     )
+
+
+def _kernel(plan: Plan, kernel: Kernel) -> LedgerKernel:
+    subjects, name = plan.subjects, kernel.name
+    request, target = subjects.request, subjects.target(name)
+    cases = [job.case for job in plan.whole if job.kernel == name]
+    dtypes = list(dict.fromkeys((*plan.dtypes.get(name, ()), *(case.dtype for case in cases))))
+    return LedgerKernel(
+        target,
+        {dtype: kernel.contract(dtype).name for dtype in dtypes},
+        tuple(dtype for dtype in dtypes if kernel.declares(dtype)),
+        claimed(kernel),
+        narrowed(kernel, subjects.family),
+        location_of(kernel),
+        repeated(request, target, subjects.device),
+        subjects.line(name, cases[0]) if request.inputs is not None and cases else "",
+        again_saved(request, target, subjects.device),
+    )
+
+
+def _property(prop: Property) -> LedgerProperty:
+    return LedgerProperty(prop.statement, prop.rank, prop.kind, prop.cause, prop.derivative, prop.decisive)

@@ -3,52 +3,72 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from gradoracle.cases.saved_tensors import Given
-from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.barring import Barring
 from gradoracle.check.execute import executor_for
+from gradoracle.check.fold import shown_cases
 from gradoracle.check.plan import Subjects
 from gradoracle.check.severity import of_widened, ruled, with_left
+from gradoracle.check.tally import Judged, Results
 from gradoracle.model.case import Case, parse
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Finding
 from gradoracle.model.job import Job, PropertyResult
+from gradoracle.model.ledger import Ledger, SeverityRecord
 from gradoracle.model.severity import Severity, gravest
-from gradoracle.model.sums import Sums
 from gradoracle.model.verdict import Counterexample, Status
 
 THIS_PROCESS = "its Triton kernels were compiled in this process; gradoracle check judges them widened, on the CPU"
 MOST_CASES = 9  # of a verdict: its counterexample and the violating cases with the most elements
 
 
-def triaged(
-    subjects: Subjects, aggregate: Aggregate, found: Mapping[VerdictKey, Counterexample], until: float | None
-) -> dict[VerdictKey, Counterexample]:
-    """The counterexamples with the severities of the verdicts that were undecided on the GPU, set in the sums as well.
+@dataclass(frozen=True)
+class _Open:
+    """A verdict of which a case fails: its results, and the case that a report shows."""
+
+    results: Results
+    judged: Judged
+    shown: Counterexample
+
+    @property
+    def key(self) -> VerdictKey:
+        return self.results.key
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing has decided its severity; a gate asks only for that of the case that is shown."""
+        return self.results.is_undecided or (not self.results.asked and self.shown.severity is Severity.UNDECIDED)
+
+    @property
+    def cases(self) -> list[Case]:
+        """Those that are judged widened: that which is shown, and others where their severities were asked for."""
+        others = [each.record.built for each in self.results.telling] if self.results.asked else []
+        return list(dict.fromkeys([parse(self.shown.case)[2], *others]))[:MOST_CASES]
+
+
+def triaged(subjects: Subjects, ledger: Ledger, until: float | None) -> list[SeverityRecord]:
+    """The severities of the verdicts that were undecided on the GPU.
 
     A verdict is wrong if one of its cases is. It stays undecided if none of them could be widened, unless no preset
     explains the case that is shown, which is wrong whatever it is.
 
     Args:
         subjects: the resolved request.
-        aggregate: the sums of its results.
-        found: the counterexamples, shrunk.
+        ledger: of its cases, with those that were shrunk.
         until: the time after which no case is begun, on the monotonic clock; None: no limit.
     """
-    undecided = {key: shown for key, shown in found.items() if _is_undecided(aggregate.sums[key], shown)}
+    undecided = [_Open(*each) for each in shown_cases(ledger)]
+    undecided = [each for each in undecided if each.is_undecided]
     if not undecided:
-        return dict(found)
+        return []
     if isinstance(subjects.request.inputs, Given):
-        return dict(found) | {
-            key: _settled(subjects, aggregate.sums[key], shown, (Severity.UNDECIDED, THIS_PROCESS))
-            for key, shown in undecided.items()
-        }
+        return [_settled(subjects, each, (Severity.UNDECIDED, THIS_PROCESS)) for each in undecided]
     jobs = {
-        key: [Job(key.kernel, case, (key.property_name,), widened=True) for case in _cases(aggregate, key, shown)]
-        for key, shown in undecided.items()
+        each.key: [Job(each.key.kernel, case, (each.key.property_name,), widened=True) for case in each.cases]
+        for each in undecided
     }
     workers = subjects.request.workers
     on_cpu = replace(
@@ -71,56 +91,39 @@ def triaged(
                 results[key, settled.case, result.job.widened] = own
     finally:
         executor.close()
-    made = dict(found)
-    for key, shown in undecided.items():
+    made = []
+    for each in undecided:
+        key, findings = each.key, each.shown.findings
         widened = [results.get((key, job.case, True)) for job in jobs[key]]
-        decided = _decided(widened, shown.findings, key.dtype)
+        decided = _decided(widened, findings, key.dtype)
         left = () if widened[0] is None else widened[0].findings
         place = results.get((key, where[key].case, False))
         if place is not None and place.status is not Status.VIOLATED:  # the interpreter shows something else
             place = None
         if place is not None and gravest([decided[0], place.severity]) is not decided[0]:  # such as an overflow
             decided = (place.severity or decided[0], place.undecided)
-        made[key] = _settled(subjects, aggregate.sums[key], shown, decided, left)
-        if place is not None and place.severity is made[key].severity:  # violated in the interpreter, too
-            made[key] = replace(made[key], loss=place.loss, constant=place.constant)
+        record = _settled(subjects, each, decided, left)
+        if place is not None and place.severity is record.severity:  # violated in the interpreter, too
+            record = replace(record, is_located=True, loss=place.loss, constant=place.constant)
+        made.append(record)
     return made
 
 
-def _is_undecided(sums: Sums, shown: Counterexample) -> bool:
-    """Whether nothing has decided the severity of a verdict; a gate asks only for that of its counterexample."""
-    return sums.severities.keys() == {Severity.UNDECIDED.value} or (
-        not sums.severities and shown.severity is Severity.UNDECIDED
-    )
-
-
 def _settled(
-    subjects: Subjects, sums: Sums, shown: Counterexample, decided: tuple[Severity, str], left: Sequence[Finding] = ()
-) -> Counterexample:
-    """The counterexample with a severity, and why it is undecided; that of its verdict's cases is set in the sums.
+    subjects: Subjects, own: _Open, decided: tuple[Severity, str], left: Sequence[Finding] = ()
+) -> SeverityRecord:
+    """The severity of a verdict.
 
     Args:
         subjects: the resolved request.
-        sums: the sums of the verdict.
-        shown: its counterexample.
+        own: the verdict.
         decided: the severity by the widened kernel, and why it is undecided.
         left: the findings of the widened kernel on the case that is shown.
     """
-    prop, kernel = subjects.properties[sums.property_name], subjects.kernels[sums.kernel]
-    findings = with_left(shown.findings, left)
-    severity, why = ruled(prop, kernel, sums.dtype, decided, findings, unexplained=shown.unexplained)
-    if sums.severities:
-        sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
-        sums.undecided = {why: sums.severities[severity.value]} if why else {}
-    if severity is Severity.WRONG and shown.preset:  # no contract explains a wrong formula
-        shown = replace(shown, preset="", message="")
-    return replace(shown, severity=severity, undecided=why)
-
-
-def _cases(aggregate: Aggregate, key: VerdictKey, shown: Counterexample) -> Sequence[Case]:
-    """The cases of a verdict that are judged widened: that which is shown, and others where theirs are asked for."""
-    others = (case for case, _ in aggregate.telling(key)) if aggregate.sums[key].severities else ()
-    return list(dict.fromkeys([parse(shown.case)[2], *others]))[:MOST_CASES]
+    prop, kernel = subjects.properties[own.key.property_name], subjects.kernels[own.key.kernel]
+    findings = with_left(own.shown.findings, left)
+    severity, why = ruled(prop, kernel, own.key.dtype, decided, findings, unexplained=own.shown.unexplained)
+    return SeverityRecord(own.key, own.judged.place, severity, why)
 
 
 def _until(jobs: Sequence[Job], until: float | None) -> Iterator[Job]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradoracle.gate.snapshot import Piece
 from gradoracle.model.errors import UsageError
+from gradoracle.model.ledger import Piece
 from gradoracle.project import toml
 
 FILE = "gradoracle-acknowledged.toml"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle.gate.snapshot import Snapshot
+from gradoracle.gate.answer import Answer
 from gradoracle.project.import_closure import differing
 
 
@@ -41,7 +41,7 @@ class _Module:
     values: Mapping[str, str]
 
 
-def affected(base: Snapshot, files: Sequence[str], there: Path, here: Path) -> list[str]:
+def affected(base: Answer, files: Sequence[str], there: Path, here: Path) -> list[str]:
     """The base's cases, in their order, on which a function ran that the change touches.
 
     Args:
@@ -49,7 +49,7 @@ def affected(base: Snapshot, files: Sequence[str], there: Path, here: Path) -> l
         files: those that differ, relative to the roots.
         there, here: the roots of the base's and of the change's tree.
     """
-    names = {*files, *(file for file in base.files if file.endswith(".py"))}
+    names = {*files, *(file for file in base.judge.files if file.endswith(".py"))}
     before = {file: _module(there / file) for file in names}
     found = touched(before, {file: _module(here / file) for file in files})
     places = {f"{file}:{line}" for file, name in found for line in before[file].functions[name].lines}

@@ -1,4 +1,4 @@
-"""Compare: two snapshots of one target, case by case; each difference is a line, and some lines are regressions."""
+"""Compare: two answers about one target, case by case; each difference is a line, and some lines are regressions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
+from gradoracle.gate.answer import UNDECIDED, Answer, rms, worst
 from gradoracle.gate.known_failures import KnownFailure
-from gradoracle.gate.snapshot import UNDECIDED, Snapshot
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.reason import Reason
@@ -19,10 +19,11 @@ from gradoracle.model.wording import counted
 from gradoracle.report.shown_fault import ShownFault, shown_faults
 
 ASKED_FIRST = 2  # cases of a verdict on which the base is judged before it is judged on all of them
+_UNCHECKED = (Status.REFUSED, Status.NOT_CHECKED)
 _SUSPECT = 0.01  # p below which a line says that there were too few pairs
 
 
-def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, list[str]]:
+def asked_of_base(head: Answer, base: Answer | None = None) -> dict[str, list[str]]:
     """By case, the properties by which the base must be judged: on some of the cases on which they fail in the change.
 
     One case on which a property holds in the base decides; if it holds on none of those tried, all are needed.
@@ -33,25 +34,21 @@ def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, lis
     """
     failing: dict[tuple[VerdictKey, bool], list[str]] = {}  # verdict, whether broken -> cases
     for line, case in head.cases.items():
-        for property_name, status in case.properties.items():
-            if status is not Status.HOLDS:
-                key = VerdictKey(property_name, case.kernel, case.dtype)
-                failing.setdefault((key, status in BROKEN), []).append(line)
+        for each in case.results:
+            if each.status is not Status.HOLDS:
+                key = VerdictKey(each.property_name, case.kernel, case.dtype)
+                failing.setdefault((key, each.status in BROKEN), []).append(line)
     found: dict[str, list[str]] = {}
     for (key, broken), lines in failing.items():
-        known = (
-            []
-            if base is None
-            else [base.cases[line].properties.get(key.property_name) for line in lines if line in base.cases]
-        )
-        answers = [status for status in known if status is not None]
+        there = [] if base is None else [base.cases[line] for line in lines if line in base.cases]
+        answers = [status for case in there if (status := case.status(key.property_name)) is not None]
         decides = any(s is Status.HOLDS if broken else s not in UNDECIDED for s in answers)
         for line in lines[:ASKED_FIRST] if decides or not answers else lines:
             found.setdefault(line, []).append(key.property_name)
     return found
 
 
-def proven(base: Snapshot | None, head: Snapshot, known: Sequence[KnownFailure], today: datetime.date) -> bool:
+def proven(base: Answer | None, head: Answer, known: Sequence[KnownFailure], today: datetime.date) -> bool:
     """Whether some case already shows a regression; the arguments are those of ``compare``."""
     broken = _broken(base, head)
     excused = _excused(broken, known, today)
@@ -89,8 +86,8 @@ class Broken:
 
 
 def compare(
-    base: Snapshot | None,
-    head: Snapshot,
+    base: Answer | None,
+    head: Answer,
     known: Sequence[KnownFailure],
     today: datetime.date,
     same_cases: bool = True,
@@ -117,15 +114,16 @@ def compare(
     return lines
 
 
-def _broken(base: Snapshot | None, head: Snapshot, same_cases: bool = True) -> dict[VerdictKey, Broken]:
+def _broken(base: Answer | None, head: Answer, same_cases: bool = True) -> dict[VerdictKey, Broken]:
     """The verdicts that are broken in the change, pooled ones included."""
     found: dict[VerdictKey, Broken] = {}
     for line, case in head.cases.items():
         there = base.cases.get(line) if base is not None else None
-        for property_name, status in case.properties.items():
+        for each in case.results:
+            property_name, status = each.property_name, each.status
             if status not in BROKEN:
                 continue
-            before = None if there is None else there.properties.get(property_name)
+            before = None if there is None else there.status(property_name)
             entry = found.setdefault(VerdictKey(property_name, case.kernel, case.dtype), Broken(case=line))
             if before is Status.HOLDS:
                 entry.case = entry.case if entry.held else line
@@ -250,7 +248,7 @@ def _known(
         yield Line(Kind.KNOWN, weight, text, verdicts[0].kernel if verdicts else "", property_name)
 
 
-def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Line]:
+def _unchecked(base: Answer, head: Answer, same_cases: bool) -> Iterator[Line]:
     """What was decided in the base and is not in the change: a regression, or open where the machine lacked memory.
 
     Cases that the change was not given, or had no time for, are passed over.
@@ -262,18 +260,16 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
         there = head.cases.get(line)
         if there is None and not all_ran:
             continue
-        for property_name, status in case.properties.items():
-            now = None if there is None else there.properties.get(property_name)
-            if status in UNDECIDED or now is Status.ERROR or not (now is None or now in UNDECIDED):
+        for each in case.results:
+            now = None if there is None else there.by_property.get(each.property_name)
+            if each.status in UNDECIDED or (now is not None and now.status not in _UNCHECKED):
                 continue  # an error has a line of its own
-            if there is not None and there.why.get(property_name) is Reason.MALFORMED:
+            if now is not None and now.why is Reason.MALFORMED:
                 continue  # the property that reports the malformed tensor has one
-            reason = "the change has no such case"
-            if there is not None:
-                reason = there.reasons.get(property_name, "it was not judged in the change")
-            memory = there is not None and there.why.get(property_name) is Reason.MEMORY
+            unjudged = "the change has no such case" if there is None else "it was not judged in the change"
+            reason, memory = (unjudged, False) if now is None else (now.reason, now.why is Reason.MEMORY)
             verdicts = lost.setdefault((case.kernel, reason, memory), {})
-            verdicts.setdefault(VerdictKey(property_name, case.kernel, case.dtype), []).append(line)
+            verdicts.setdefault(VerdictKey(each.property_name, case.kernel, case.dtype), []).append(line)
     for (kernel, reason, memory), verdicts in lost.items():
         first, *others = verdicts
         dtypes = ", ".join(dict.fromkeys(key.dtype for key in verdicts))
@@ -285,21 +281,23 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
         yield Line(Kind.UNCHECKED, weight, text, kernel, first.property_name, first.dtype, verdicts[first][0])
 
 
-def _accuracy(base: Snapshot, head: Snapshot, broken: Mapping[VerdictKey, Broken]) -> Iterator[Line]:
+def _accuracy(base: Answer, head: Answer, broken: Mapping[VerdictKey, Broken]) -> Iterator[Line]:
     """Where errors have grown: by tensor and dtype, else by tensor over all dtypes; not where one is violated."""
     pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, property, error -> dtype
     for line, case in head.cases.items():
         there = base.cases.get(line)
         if there is None:
             continue
-        for measure, before, now in (("rms", there.rms, case.rms), ("largest", there.worst, case.worst)):
-            for property_name in before.keys() & now.keys():
-                known = broken.get(VerdictKey(property_name, case.kernel, case.dtype))
-                if known is not None and known.is_new:
-                    continue
-                for tensor in before[property_name].keys() & now[property_name].keys():
+        for property_name in base.measured:
+            before, now = there.by_property.get(property_name), case.by_property.get(property_name)
+            known = broken.get(VerdictKey(property_name, case.kernel, case.dtype))
+            if before is None or now is None or (known is not None and known.is_new):
+                continue
+            for measure, of in (("rms", rms), ("largest", worst)):
+                were, are = of(before), of(now)
+                for tensor in were.keys() & are.keys():
                     own = pairs.setdefault((case.kernel, property_name, f"{measure} error of {tensor}"), {})
-                    own.setdefault(case.dtype, []).append((before[property_name][tensor], now[property_name][tensor]))
+                    own.setdefault(case.dtype, []).append((were[tensor], are[tensor]))
     for (kernel, property_name, error), dtypes in sorted(pairs.items()):
         found = [line for dtype, own in dtypes.items() for line in _grown(kernel, property_name, error, dtype, own)]
         if not found and len(dtypes) > 1:

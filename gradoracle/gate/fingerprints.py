@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 
-from gradoracle.gate.snapshot import Piece
 from gradoracle.model import layouts
 from gradoracle.model.description import Elsewhere
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
+from gradoracle.model.ledger import Piece
 from gradoracle.model.location import Place, is_source
 
 _DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient", "claims")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradoracle.gate.snapshot import Snapshot
+from gradoracle.gate.answer import Answer
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.project.config import Entry, Setting
 from gradoracle.project.import_closure import differing
@@ -42,19 +42,19 @@ class GateTarget:
         """The files that differ, where both sides have the target."""
         return [] if self.base is None or self.head is None else differing(*self.digests)
 
-    def base_failed(self, snapshot: Snapshot) -> None:
+    def base_failed(self, answer: Answer) -> None:
         """Report that the base cannot be checked, if so: the gate is then inconclusive."""
-        if snapshot.error:
+        if answer.error:
             self.has_base = False
-            self._failed("the base", snapshot, Weight.OPEN, "; compare with a saved baseline instead (--baseline FILE)")
+            self._failed("the base", answer, Weight.OPEN, "; compare with a saved baseline instead (--baseline FILE)")
 
-    def change_failed(self, snapshot: Snapshot) -> None:
+    def change_failed(self, answer: Answer) -> None:
         """Report that the change cannot be checked, if so: a regression, unless the kernel is not the cause."""
-        if snapshot.error:
+        if answer.error:
             self.is_stopped = True
-            self._failed("the change", snapshot, Weight.OPEN if snapshot.is_fault or snapshot.is_lost else Weight.RED)
+            self._failed("the change", answer, Weight.OPEN if answer.is_fault or answer.is_lost else Weight.RED)
 
-    def _failed(self, side: str, snapshot: Snapshot, weight: Weight, hint: str = "") -> None:
-        if snapshot.is_fault:
-            self.faults.append(f"{self.name}, {side}: {snapshot.error}")
-        self.lines.append(Line(Kind.BASE, weight, f"{side} cannot be checked: {snapshot.error}{hint}"))
+    def _failed(self, side: str, answer: Answer, weight: Weight, hint: str = "") -> None:
+        if answer.is_fault:
+            self.faults.append(f"{self.name}, {side}: {answer.error}")
+        self.lines.append(Line(Kind.BASE, weight, f"{side} cannot be checked: {answer.error}{hint}"))

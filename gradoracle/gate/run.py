@@ -11,17 +11,18 @@ from pathlib import Path
 from gradoracle import __version__
 from gradoracle.execution import fork_server
 from gradoracle.gate import acknowledged
-from gradoracle.gate.baseline import SCHEMA, Baseline, Unusable, load
+from gradoracle.gate.answer import Answer
+from gradoracle.gate.baseline import Baseline, Unusable, load
 from gradoracle.gate.compare import compare, proven
 from gradoracle.gate.gate_target import GateTarget
+from gradoracle.gate.ledger_cache import LedgerCache
 from gradoracle.gate.repository import repository
 from gradoracle.gate.sides import Sides
-from gradoracle.gate.snapshot import Piece, Snapshot
-from gradoracle.gate.snapshot_cache import SnapshotCache
 from gradoracle.gate.tree import Tree, deciding, pieces, project
 from gradoracle.model import cache
 from gradoracle.model.comparison import REGRESSIONS, Comparison, Kind, Line, Weight
 from gradoracle.model.errors import UsageError
+from gradoracle.model.ledger import JudgeRecord, Ledger, Piece, Section
 from gradoracle.model.verdict import Report
 from gradoracle.project.config import Entry, Setting, Settings
 from gradoracle.project.import_closure import differing
@@ -48,7 +49,7 @@ class Asked:
         today: decides which known failures have expired.
         baseline: a file to compare with instead of a ref.
         fail_fast: whether to stop at the first regression.
-        keeps: whether snapshots of earlier gates are used, and new ones kept.
+        keeps: whether ledgers of earlier gates are used, and new ones kept.
     """
 
     base: str = ""
@@ -108,7 +109,7 @@ def _with_baseline(asked: Asked, tell: Callable[[str], None], head: Tree, file: 
         return _Gate(asked, tell, base, head, Path(stage), f"the baseline {file}", why).reports()
 
 
-def snapshots(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list[Report]]:
+def judged_alone(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list[Report]]:
     """Check every target of the working tree by its own judge: the baseline to save, and a report of each target.
 
     Raises:
@@ -122,16 +123,15 @@ def snapshots(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list
     lines = [line for report in reports if report.comparison for line in report.comparison.lines]
     if wrong := [line.text for line in lines if line.kind is Kind.BASE and line.weight is not Weight.NOTE]:
         raise UsageError(f"no baseline is saved: {wrong[0]}")
-    made = {"targets": ", ".join(found.known), **reports[0].environment}
     for report in reports:
         report.comparison = None
-    return Baseline(SCHEMA, __version__, head.engine, made, found.known), reports
+    return Baseline(found.known), reports
 
 
 class _Gate:
-    """One run: what changed, what judges it, the snapshots of both sides, and their comparison.
+    """One run: what changed, what judges it, the answers of both sides, and their comparison.
 
-    ``why``: why the base cannot be compared with as it should be. ``known``: by target, the snapshots of the change
+    ``why``: why the base cannot be compared with as it should be. ``known``: by target, the answers about the change
     for a baseline.
     """
 
@@ -146,10 +146,10 @@ class _Gate:
         why: str = "",
     ):
         self.asked, self.tell, self.base, self.head, self.name, self.why = asked, tell, base, head, name, why
-        kept = SnapshotCache(cache.folder() if asked.keeps else None, tell)
+        kept = LedgerCache(cache.folder() if asked.keeps else None, tell)
         self.sides = Sides(base, head, stage, tell, kept, asked.fail_fast)
         self.acknowledged = acknowledged.read(head.folder)
-        self.known: dict[str, Snapshot] = {}
+        self.known: dict[str, Answer] = {}
 
     def reports(self) -> list[Report]:
         """A report of every target."""
@@ -191,7 +191,7 @@ class _Gate:
 
     def _there(self, base: Tree | Baseline) -> tuple[str, ...]:
         """The given targets that the base may have: all but those that only the change's configuration names."""
-        known = base.config.kernels if isinstance(base, Tree) else base.snapshots
+        known = base.config.kernels if isinstance(base, Tree) else base.answers
         return tuple(name for name in self.asked.targets if name in known or name not in self.head.config.kernels)
 
     def _settings(self, tree: Tree | Baseline | None, entry: Entry | None) -> dict[str, Setting]:
@@ -213,10 +213,10 @@ class _Gate:
         surveyed = self.sides.survey([each for each in both if not self._is_own(each)])
         for subject in both:
             assert subject.head is not None
-            there, here = surveyed.get(subject.name, (Snapshot(""), Snapshot("")))
+            there, here = surveyed.get(subject.name, (Answer(""), Answer("")))
             head = pieces(self.head, subject.head, subject.settings[1], here)
             if self.base is None:
-                self.known[subject.name] = Snapshot(subject.head.target, pieces=head)
+                self.known[subject.name] = Answer(subject.head.target, judge=JudgeRecord(pieces=head))
                 continue
             base = there.pieces
             if isinstance(self.base, Tree) and subject.base is not None:
@@ -263,10 +263,7 @@ class _Gate:
         )
         if head.report is None:
             return self._empty(subject)
-        own = self.known.get(subject.name, Snapshot(""))
-        self.known[subject.name] = replace(
-            head, settings=subject.settings[1], files=subject.digests[1], pieces=own.pieces, report=None
-        )
+        self._keep(subject, head)
         if self.base is not None and subject.base is None:
             text = f"{subject.name} is new: it is judged by its own definition"
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
@@ -274,6 +271,15 @@ class _Gate:
         found = compare(base, head, known, self.asked.today, is_same)
         lines = [*subject.lines, *found]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
+
+    def _keep(self, subject: GateTarget, head: Answer) -> None:
+        """Keep the answer about the change, with what judges it, for a baseline."""
+        assert head.ledger is not None
+        own = self.known.get(subject.name, Answer(""))
+        judge = JudgeRecord(subject.name, subject.settings[1], subject.digests[1], own.pieces, self.head.engine)
+        (section,) = head.ledger.sections
+        kept = Section(section.header, [judge, *section.records])
+        self.known[subject.name] = Answer(head.target, Ledger([kept]), judge)
 
     def _unchanged(self, subject: GateTarget) -> Report:
         lines = []

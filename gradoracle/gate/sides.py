@@ -17,15 +17,19 @@ from pathlib import Path
 from gradoracle.execution import fork_server
 from gradoracle.gate import side
 from gradoracle.gate.affected import affected
+from gradoracle.gate.answer import Answer
 from gradoracle.gate.baseline import Baseline
 from gradoracle.gate.compare import asked_of_base
 from gradoracle.gate.gate_target import GateTarget
-from gradoracle.gate.side import PROTOCOL, Assignment, Task
-from gradoracle.gate.snapshot import Snapshot
-from gradoracle.gate.snapshot_cache import SnapshotCache, may_use_gpu, own_files
+from gradoracle.gate.ledger_cache import LedgerCache, may_use_gpu, own_files
+from gradoracle.gate.side import PROTOCOL, Assignment, Task, Told
 from gradoracle.gate.tree import Tree
 from gradoracle.model import serialize
+from gradoracle.model.ledger import CaseRecord, JudgeRecord, Ledger, Section
+from gradoracle.model.ledger_file import LedgerTail
 from gradoracle.model.location import is_source
+from gradoracle.model.serialize import Unreadable
+from gradoracle.model.verdict import BROKEN
 from gradoracle.project.base_overlay import Places, import_folders
 from gradoracle.project.config import Entry
 
@@ -40,8 +44,8 @@ main(sys.argv[1:])
 """
 
 Properties = dict[str, list[str]]  # by case
-Wait = Callable[[], Snapshot]  # waits for a process, and returns what it found
-Proven = Callable[[Snapshot | None, Snapshot], bool]  # whether a base and a change, as far as known, show a regression
+Wait = Callable[[], Answer]  # waits for a process, and returns what it found
+Proven = Callable[[Answer | None, Answer], bool]  # whether a base and a change, as far as known, show a regression
 Start = tuple[Path, list[str], Task]  # current folder, search path, task
 
 
@@ -68,12 +72,13 @@ class SideProcess:
     ):
         self._tasks = tasks
         order, self._errors = _write_order(stage, Assignment(PROTOCOL, dict(tasks), checks))
-        self._answer, self._early = order.with_name("answer.json"), order.with_name("early.json")
-        self._seen = (0, 0)
+        self._answer = order.with_name("answer.json")
+        self._tail = LedgerTail(order.with_name("ledger.jsonl"))
+        self._fails = self._is_told = False
         with self._errors.open("wb") as errors:
             self._process = fork_server.run(
                 _PROGRAM,
-                [str(order), str(self._answer), str(self._early)],
+                [str(order), str(self._answer), str(order.with_name("ledger.jsonl"))],
                 has_engine=fork_server.is_of(path),
                 path=path,
                 folder=str(folder),
@@ -83,21 +88,32 @@ class SideProcess:
                 name="gradoracle-side",
             )
 
-    def news(self) -> dict[str, Snapshot] | None:
-        """Wait for the next report of failures; None: the process has ended.
+    def news(self, soon: bool) -> Answer | None:
+        """Wait until every case is judged and some fail; None: the process ended first.
 
-        There is one once every case is judged, and there are earlier ones if a task is ``early``.
+        Args:
+            soon: whether to come back before that with the cases that fail, as they do.
         """
+        ((_, task),) = self._tasks.items()
         while True:
             has_ended = self._process.poll() is not None
-            with contextlib.suppress(FileNotFoundError):
-                found = self._early.stat()
-                if (seen := (found.st_ino, found.st_mtime_ns)) != self._seen:
-                    self._seen = seen
-                    return self._read(self._early)
+            failing = [each for each in self._more() if any(own.status in BROKEN for own in each.results)]
+            self._fails |= bool(failing)
+            for ledger in self._tail.ledgers if self._fails and not self._is_told else ():
+                if len(ledger.cases) >= sum(ledger.header.planned.values()):
+                    self._is_told = True
+                    return Answer(task.target, ledger)
+                if soon and failing:
+                    return Answer(task.target, Ledger([Section(ledger.header, [*failing])]))
             if has_ended:
                 return None
             time.sleep(_PAUSE)
+
+    def _more(self) -> list[CaseRecord]:
+        """The cases that were judged since."""
+        with contextlib.suppress(FileNotFoundError, Unreadable, ValueError):  # ``answer`` says what is wrong
+            return [each for each in self._tail.more() if isinstance(each, CaseRecord)]
+        return []
 
     def stop(self) -> None:
         """Stop it after the current case; it answers with its results so far."""
@@ -106,14 +122,14 @@ class SideProcess:
                 self._process.stdin.write(b"s")
                 self._process.stdin.flush()
 
-    def answer(self) -> dict[str, Snapshot]:
-        """Wait for its end; the snapshot of each target, with an error where there is no other."""
+    def answer(self) -> dict[str, Answer]:
+        """Wait for its end; the answer about each target, with an error where there is no other."""
         try:
             code = self._process.wait()
             if code == -signal.SIGINT:
                 raise KeyboardInterrupt
             if self._answer.is_file():
-                return self._read(self._answer)
+                return self._read()
             if code < 0:
                 is_lost = code in (-signal.SIGKILL, -signal.SIGTERM)
                 return self._failed(f"its process was killed by signal {-code} ({signal.Signals(-code).name})", is_lost)
@@ -130,18 +146,29 @@ class SideProcess:
             self._process.kill()
             self._process.wait()
 
-    def _read(self, file: Path) -> dict[str, Snapshot]:
-        """The snapshots in a file, which is complete once it exists."""
-        document = json.loads(file.read_text(encoding="utf-8"))
+    def _read(self) -> dict[str, Answer]:
+        """What it answered, and the ledger of what it checked."""
+        document = json.loads(self._answer.read_text(encoding="utf-8"))
         if document.get("protocol") != PROTOCOL:
             return self._failed(f"its gradoracle speaks protocol {document.get('protocol')!r}; expected {PROTOCOL!r}")
         try:
-            return serialize.from_plain(dict[str, Snapshot], document["snapshots"], "snapshots")
-        except (KeyError, serialize.Unreadable) as error:
+            told = serialize.from_plain(dict[str, Told], document["answers"], "answers")
+            with contextlib.suppress(FileNotFoundError):
+                self._tail.more()
+        except (KeyError, ValueError) as error:
             return self._failed(f"the answer of its gradoracle cannot be read: {error}")
+        if self._tail.damage:
+            return self._failed(f"the ledger of its gradoracle cannot be read: {self._tail.damage[0]}")
+        ledger = self._tail.ledgers[0] if self._tail.ledgers else None
+        return {name: self._answered(name, each, ledger) for name, each in told.items()}
 
-    def _failed(self, error: str, is_lost: bool = True) -> dict[str, Snapshot]:
-        return {name: Snapshot(task.target, error=error, is_lost=is_lost) for name, task in self._tasks.items()}
+    def _answered(self, name: str, told: Told, ledger: Ledger | None) -> Answer:
+        own = None if told.error else ledger
+        judge = JudgeRecord(pieces=told.pieces)
+        return Answer(self._tasks[name].target, own, judge, told.error, told.is_fault, told.is_lost)
+
+    def _failed(self, error: str, is_lost: bool = True) -> dict[str, Answer]:
+        return {name: Answer(task.target, error=error, is_lost=is_lost) for name, task in self._tasks.items()}
 
 
 def _write_order(stage: Path, order: Assignment) -> tuple[Path, Path]:
@@ -193,14 +220,14 @@ class Base:
 
     Args:
         begin: starts a process that judges some properties on some cases; None: that measures errors on all of them.
-        kept: the snapshot of an earlier gate; None: there is none.
+        kept: the answer of an earlier gate; None: there is none.
 
     Attributes:
         kept: as given.
         is_measured: whether its errors are known on all cases.
     """
 
-    def __init__(self, begin: Callable[[Properties | None], Wait], kept: Snapshot | None) -> None:
+    def __init__(self, begin: Callable[[Properties | None], Wait], kept: Answer | None) -> None:
         self._begin, self.kept, self._known = begin, kept, kept
         self.is_measured = kept is not None
         self._measuring: Wait | None = None
@@ -228,7 +255,7 @@ class Base:
         known = {} if self._known is None else self._known.cases
         new: Properties = {}
         for line, names in properties.items():
-            own = known[line].properties if line in known else {}
+            own = known[line].by_property if line in known else {}
             left = [name for name in names if (line, name) not in self._asked and name not in own]
             if left := [name for name in left if soon or name not in measured]:
                 new[line] = left
@@ -236,16 +263,16 @@ class Base:
         if new:
             self._asking.append(self._begin(new))
 
-    def answers(self) -> Snapshot | None:
+    def answers(self) -> Answer | None:
         """Wait for what was asked: all that is known by then, or an error; None: nothing was asked or known."""
         while self._asking:
             found = self._asking.pop(0)()
             if found.error:
                 return found
-            self._known = found if self._known is None else self._known.merged(found)
+            self._known = found if self._known is None else self._known | found
         return self._known
 
-    def snapshot(self) -> Snapshot:
+    def whole(self) -> Answer:
         """Wait for everything: all that is known, or an error."""
         self.measure()
         found = self.answers()
@@ -255,7 +282,7 @@ class Base:
             measured, self._measuring = self._measuring(), None
             if measured.error:
                 return measured
-            self._known, self.is_measured = measured if found is None else measured.merged(found), True
+            self._known, self.is_measured = measured if found is None else measured | found, True
         assert self._known is not None
         return self._known
 
@@ -269,7 +296,7 @@ class Sides:
         head: the working tree.
         stage: a folder for the files that processes exchange.
         tell: prints a sentence about the progress.
-        kept: snapshots of earlier gates.
+        kept: ledgers of earlier gates.
         stops: whether the change is checked no further once it shows a regression.
     """
 
@@ -277,11 +304,11 @@ class Sides:
     head: Tree
     stage: Path
     tell: Callable[[str], None]
-    kept: SnapshotCache
+    kept: LedgerCache
     stops: bool = False
 
-    def survey(self, subjects: Sequence[GateTarget]) -> dict[str, tuple[Snapshot, Snapshot]]:
-        """Snapshots of base and change with what judges targets in their own projects; both trees at once.
+    def survey(self, subjects: Sequence[GateTarget]) -> dict[str, tuple[Answer, Answer]]:
+        """Answers of base and change with what judges targets in their own projects; both trees at once.
 
         Targets that cannot be imported are left out, and have a line with the reason.
         """
@@ -299,10 +326,10 @@ class Sides:
                 for path in [search_path(tree, tree, self.head, self.stage)]
             ]
             head, *others = [side.answer() for side in sides]
-        base = self.base.snapshots if isinstance(self.base, Baseline) else others[0] if others else {}
+        base = self.base.answers if isinstance(self.base, Baseline) else others[0] if others else {}
         found = {}
         for subject in subjects:
-            there = Snapshot("") if subject.base is None else base.get(subject.name, Snapshot(""))
+            there = Answer("") if subject.base is None else base.get(subject.name, Answer(""))
             subject.base_failed(there)
             subject.change_failed(head[subject.name])
             if not head[subject.name].error and not there.error:
@@ -315,7 +342,7 @@ class Sides:
             return self.base
         return self.head
 
-    def check(self, subject: GateTarget, entry: Entry, proven: Proven) -> tuple[Snapshot, Snapshot | None]:
+    def check(self, subject: GateTarget, entry: Entry, proven: Proven) -> tuple[Answer, Answer | None]:
         """Check the change, and the base on the same cases; None: there is no base.
 
         The base's errors are measured on all cases, while the change runs if both are on the CPU. It is
@@ -335,7 +362,7 @@ class Sides:
                 name = self.kept.name(subject.base, subject.settings[0], self.base, self.base)
             base = self._base(stack, subject, name)
             folder, path, task = self._of_change(subject, entry)
-            task = replace(task, first=self._first(subject, base), early=self.stops)
+            task = replace(task, first=self._first(subject, base))
             change = self._side(stack, subject, (folder, path, task))
             if base is not None and not may_use_gpu(task.settings):
                 base.measure()
@@ -347,16 +374,16 @@ class Sides:
             own = self.kept.name(entry, task.settings, self.judge(subject), self.head)
             self.kept.keep(own, head, own_files(self.head, entry, subject.digests[1]))
             if isinstance(self.base, Baseline) and subject.base is not None and subject.has_base:
-                return head, self.base.snapshots[subject.name]
+                return head, self.base.answers[subject.name]
             if base is None:
                 return head, None
             base.ask(asked_of_base(head), head.measured, soon=is_stopped)
             if base.is_asked:
                 self.tell(f"{subject.name}: checking the base")
-            there = (base.answers() if is_stopped else None) or base.snapshot()
+            there = (base.answers() if is_stopped else None) or base.whole()
             if not there.error and not is_stopped:
                 base.ask(asked_of_base(head, there), head.measured)
-                there = base.snapshot()
+                there = base.whole()
             subject.base_failed(there)
             if there is not base.kept and base.is_measured and subject.base is not None and isinstance(self.base, Tree):
                 self.kept.keep(name, there, own_files(self.base, subject.base, subject.digests[0]))
@@ -364,10 +391,7 @@ class Sides:
 
     def _follow(self, subject: GateTarget, change: SideProcess, base: Base | None, proven: Proven) -> bool:
         """Have the base judge what fails in the change as it fails; whether a regression stopped the change."""
-        while (news := change.news()) is not None:
-            failing = news[subject.name]
-            if failing.error:
-                return False
+        while (failing := change.news(self.stops)) is not None:
             if base is not None:
                 base.ask(asked_of_base(failing), failing.measured, soon=self.stops)
             if not self.stops:
@@ -387,7 +411,7 @@ class Sides:
         return found if len(found) < len(base.kept.cases) else []
 
     def _base(self, stack: contextlib.ExitStack, subject: GateTarget, name: str) -> Base | None:
-        """The base, where it is a tree that can be checked; ``name``: under which its snapshot is kept."""
+        """The base, where it is a tree that can be checked; ``name``: under which its ledger is kept."""
         tree, entry = self.base, subject.base
         if not isinstance(tree, Tree) or entry is None or not subject.has_base:
             return None
@@ -417,7 +441,7 @@ class Sides:
         return base.folder, search_path(base, base, self.head, self.stage), task
 
     def _called_in(self, tree: Tree) -> str:
-        """Where the functions that run are recorded: only kept snapshots use them."""
+        """Where the functions that run are recorded: only kept ledgers use them."""
         return str(tree.root) if self.kept.is_on else ""
 
     def _side(self, stack: contextlib.ExitStack, subject: GateTarget, start: Start, shows: bool = True) -> SideProcess:

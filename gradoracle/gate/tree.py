@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gradoracle.gate.answer import Answer
 from gradoracle.gate.known_failures import KnownFailure, read
-from gradoracle.gate.snapshot import Piece, Snapshot
 from gradoracle.model.errors import UsageError
+from gradoracle.model.ledger import Piece
 from gradoracle.model.location import working_tree
 from gradoracle.project import config
 from gradoracle.project.config import Config, Entry, Setting, Settings
@@ -149,7 +150,7 @@ def _holds_config(folder: Path, root: Path) -> bool:
     return folder.is_relative_to(root) and (folder / config.FILE).is_file()
 
 
-def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Snapshot) -> dict[str, Piece]:
+def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Answer) -> dict[str, Piece]:
     """What judges a target, by name: fingerprints of its side and of the tree's files."""
     found = dict(surveyed.pieces)
     if tree.ships(entry.target):

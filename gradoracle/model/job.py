@@ -10,6 +10,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.explanation import PrecisionLoss, WrongConstant
 from gradoracle.model.finding import EditedDefinition, Finding
 from gradoracle.model.reason import Reason
+from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 
@@ -99,22 +100,39 @@ class EndedProcess:
 
 @dataclass(frozen=True)
 class PropertyResult:
-    """The result of one property on one case."""
+    """The result of one property on one case.
 
-    property_name: str
+    Attributes:
+        property_name: its name.
+        status: what it came to.
+        findings: one for each check of a tensor.
+        reason: why it was refused, not checked, crashed or failed, in words.
+        why: the kind of that reason.
+        trace: the traceback of an internal error.
+        preset: another preset that explains the violation.
+        unexplained: how far the violation exceeds the nearest preset, where none explains it.
+        severity: of a violation, where it was asked for.
+        crashed_in: the derivative whose call crashed.
+        undecided: why it is not known whether the violation stays with every float in float64.
+        loss: where precision is lost.
+        constant: that explains what is wrong.
+        edited: definitions that give what the kernel gave; None where the case cannot tell.
+    """
+
+    property_name: str = field(metadata=NAMED_PROPERTY)
     status: Status
     findings: tuple[Finding, ...] = ()
     reason: str = ""
-    why: Reason | None = None  # the kind of ``reason``
-    trace: str = ""  # the traceback of an internal error
-    preset: str = ""  # another preset that explains the violation
-    unexplained: str = ""  # how far the violation exceeds the nearest preset, where none explains it
-    severity: Severity | None = None  # of a violation, where it was asked for
-    crashed_in: Derivative | None = None  # the derivative whose call crashed
-    undecided: str = ""  # why it is not known whether the violation stays with every float in float64
-    loss: PrecisionLoss | None = None  # where precision is lost
-    constant: WrongConstant | None = None  # that explains what is wrong
-    edited: tuple[EditedDefinition, ...] | None = None  # definitions that give it; None where the case cannot tell
+    why: Reason | None = None
+    trace: str = ""
+    preset: str = ""
+    unexplained: str = ""
+    severity: Severity | None = None
+    crashed_in: Derivative | None = None
+    undecided: str = ""
+    loss: PrecisionLoss | None = None
+    constant: WrongConstant | None = None
+    edited: tuple[EditedDefinition, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-NOT_WRITTEN: Mapping[str, bool] = {"written": False}  # metadata of a field that ``to_plain`` leaves out
+NOT_WRITTEN: Mapping[str, bool] = {"written": False}  # metadata of a field that only ``to_brief`` writes
 NAMED_PROPERTY: Mapping[str, str] = {"key": "property"}  # metadata of a field that is written as ``property``
 _MAPPINGS = (dict, collections.abc.Mapping)
 _SEQUENCES = {list: list, tuple: tuple, collections.abc.Sequence: list}
@@ -45,6 +45,30 @@ def to_plain(value: object) -> Any:
         fields = (field for field in dataclasses.fields(value) if field.metadata != NOT_WRITTEN)
         return {key_of(field): to_plain(getattr(value, field.name)) for field in fields}
     return to_plain(str(value))
+
+
+def to_brief(value: object) -> Any:
+    """As ``to_plain``, without the fields that have their default, which ``from_plain`` fills in."""
+    if value is None or type(value) in (bool, int, str) or isinstance(value, Enum):
+        return to_plain(value)
+    if isinstance(value, (list, tuple)):
+        return [to_brief(item) for item in value]
+    if isinstance(value, Mapping):
+        return {to_plain(str(key)): to_brief(item) for key, item in value.items()}
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return to_plain(value)
+    own = vars(value)
+    return {key: to_brief(own[name]) for name, key, default in _written(type(value)) if own[name] != default}
+
+
+@functools.cache
+def _written(kind: type) -> list[tuple[str, str, Any]]:
+    """(name, key, default) of the fields of a dataclass; a field without a default has one that equals nothing."""
+    found = []
+    for field in dataclasses.fields(kind):
+        made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        found.append((field.name, key_of(field), object() if made is dataclasses.MISSING else made))
+    return found
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:

@@ -18,7 +18,6 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import NAMED_PROPERTY
 from gradoracle.model.severity import Severity
 from gradoracle.model.statistics import Measurements
-from gradoracle.model.sums import Shard
 
 
 class Status(str, Enum):
@@ -183,7 +182,6 @@ class Report:
     comparison: Comparison | None = None  # with the base, in a gate
     measurements: Measurements | None = None  # plotted, not judged
     faults: list[Fault] = field(default_factory=list)  # the failing verdicts, grouped by cause
-    shard: Shard | None = None  # what a merge needs, of one part of a run
     planned: dict[str, int] = field(default_factory=dict)  # "kernel in dtype" -> cases
     judged: dict[str, int] = field(default_factory=dict)  # "kernel in dtype" -> those with an answer
     stopped: dict[str, float] = field(default_factory=dict)  # "kernel: call" running when time was up -> seconds

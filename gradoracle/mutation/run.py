@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.plan import Subjects, plan, resolved
 from gradoracle.check.repeat_command import options_of, repeated
 from gradoracle.check.setup import Setup
+from gradoracle.check.tally import verdicts_of
 from gradoracle.execution import device, environment
 from gradoracle.execution.executor import Result, StartupError
 from gradoracle.execution.local_pool import LocalPool
@@ -306,11 +306,8 @@ def _how(result: Result) -> str:
 
 def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Unmutated]:
     """What the unmutated kernel does on each case, where every property holds on it."""
-    tally = Aggregate()
     seen = rehearsed(plan.jobs, workers, progress)
-    for each in seen:
-        tally.add(each.result)
-    for verdict in tally.verdicts({}):
+    for verdict in verdicts_of(each.result for each in seen):
         if verdict.status in FAILING:
             how = {Status.ERROR: "cannot be judged by", Status.CRASHED: "crashes under"}.get(verdict.status, "violates")
             raise WrongKernel(

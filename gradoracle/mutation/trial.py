@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from gradoracle.check.aggregate import Aggregate
 from gradoracle.check.diagnosis.diagnosis import diagnose, of_results
 from gradoracle.check.judge_case import examine
 from gradoracle.check.setup import Setup, subjects
+from gradoracle.check.tally import verdicts_of
 from gradoracle.execution.device import prepare
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
@@ -220,11 +220,9 @@ class _Attempt:
 
     def _pooled(self) -> MutantResult | None:
         """A kill by the rules that pool over all cases, those of the kernel as written first."""
-        tally = Aggregate()
-        for number, each in enumerate(self._seen):
-            tally.add(self._made.get(number, each.result))
+        results = (self._made.get(number, each.result) for number, each in enumerate(self._seen))
         stages = {name: Stage.of(prop) for name, prop in self._bench.properties.items()}
-        violated = [verdict for verdict in tally.verdicts({}) if verdict.status is Status.VIOLATED]
+        violated = [verdict for verdict in verdicts_of(results) if verdict.status is Status.VIOLATED]
         if not violated:
             return None
         first = min(violated, key=lambda verdict: stages[verdict.property_name] is Stage.WIDENED)

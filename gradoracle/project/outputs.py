@@ -16,6 +16,7 @@ _FLAGS = (
     "--fresh",
     "--all",
     "--touched",
+    "--resume",
     "--fail-fast",
     "--no-cache",
 )  # options of commands with views that take no value

@@ -112,10 +112,11 @@ def _is_written(file: Path) -> bool:
         return True
     if file.suffix == _LOGS:
         return not (file.parent / "__init__.py").is_file()
-    if file.suffix != ".json":
+    if file.suffix not in (".json", ".jsonl"):
         return False
     try:
-        document = json.loads(file.read_bytes())
+        with file.open("rb") as opened:  # of a ledger, its header
+            document = json.loads(opened.read() if file.suffix == ".json" else opened.readline())
     except ValueError:
         return False
     schema = (document.get("schema") or document.get("$schema")) if isinstance(document, dict) else None

@@ -5,23 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from gradoracle.model.claims import standings
-from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
-from gradoracle.model.sums import EXPECTED
 from gradoracle.model.verdict import Report, exit_code
 
-SCHEMA = "gradoracle-report/4"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-report/5"  # raised when a field is renamed or removed, or changes its meaning
 
 
 def render(reports: Sequence[Report]) -> str:
     """The reports of a run as one JSON document.
 
-    Fields are those of Report, Verdict, Counterexample and Finding, by name; a finding's ``pool`` is left out. A report
-    of a shard holds in ``shard`` what else ``gradoracle merge`` needs.
+    Fields are those of Report, Verdict, Counterexample and Finding, by name; a finding's ``pool`` is left out.
     Numbers that JSON lacks are the strings "inf", "-inf" and "nan", which ``float`` reads.
     """
     document = {"schema": SCHEMA, "exit_code": exit_code(reports), "reports": [_report(report) for report in reports]}
@@ -42,29 +38,6 @@ def read(text: str) -> list[Report]:
     if schema != SCHEMA:
         raise Unreadable(f"its schema is {schema!r}; expected {SCHEMA!r}")
     return from_plain(list[Report], document.get("reports"), "reports")
-
-
-def read_shards(files: Sequence[Path]) -> list[tuple[str, list[Report]]]:
-    """The reports that are in files, each with the name of its file, for ``check.merge``.
-
-    Raises:
-        UsageError: a file that cannot be read, or that holds no report.
-    """
-    return [(str(file), _read_shard(file)) for file in files]
-
-
-def _read_shard(file: Path) -> list[Report]:
-    try:
-        reports = read(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{file}: {why(error)}; {EXPECTED}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file} is not text; {EXPECTED}") from None
-    except Unreadable as error:
-        raise UsageError(f"{file} cannot be merged: {error}; {EXPECTED}") from None
-    if not reports:
-        raise UsageError(f"{file} does not contain a report; {EXPECTED}")
-    return reports
 
 
 def _report(report: Report) -> dict[str, Any]:

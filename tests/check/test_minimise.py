@@ -16,22 +16,23 @@ from places import TESTS
 from gradoracle.cases.saved_tensors import saved_line
 from gradoracle.check import minimise
 from gradoracle.check import plan as planning
+from gradoracle.check import run as running
 from gradoracle.check.barring import Barring
 from gradoracle.check.minimise import _Minimiser, as_plain
 from gradoracle.check.run import check, replay
 from gradoracle.cli import main
-from gradoracle.execution import environment
 from gradoracle.model.case import Case, parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import sizes
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.job import PropertyResult
+from gradoracle.model.serialize import to_plain
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Progress, Request
 from gradoracle.report.formats import render
 from gradoracle.report.shown_fault import shown_faults
-from tests.check.test_merge import LEANS
+from tests.check.test_ledgers import LEANS
 from tests.scaled import scaled
 
 FILE = TESTS / "scaled.py"
@@ -264,10 +265,10 @@ def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
         ("loses_its_tail", interrupted_at(_Minimiser, "_judge", 3)),
         ("loses_its_tail", interrupted_at(_Minimiser, "_again")),
         ("loses_its_tail", interrupted_at(_Minimiser, "_violation", 2)),
-        ("loses_its_tail", interrupted_at(_Minimiser, "_shrunk_from", 2)),
+        ("loses_its_tail", interrupted_at(_Minimiser, "_edited", 2)),
         ("loses_its_tail", interrupted_at(_Minimiser, "_applies", 2)),
         ("loses_its_tail", interrupted_at(Progress, "shrinking")),
-        ("loses_its_tail", interrupted_at(environment, "describe")),
+        ("loses_its_tail", interrupted_at(running, "faults_of")),
         ("exits", interrupted_at(_Minimiser, "_crash")),
         ("exits", interrupted_at(_Minimiser, "_smaller_crash")),
         ("exits", interrupted_at(_Minimiser, "_applies")),
@@ -302,11 +303,18 @@ def test_what_was_shrunk_before_an_interrupt_is_kept(monkeypatch: pytest.MonkeyP
     assert parse(found.case)[2].dims == {"B": 1, "N": 9} and found.shrunk_from and found.findings[0].lost
 
 
+def test_an_interrupt_while_the_report_is_computed_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = checked("loses_its_tail", workers=0)
+    interrupted_at(running, "report_of")(monkeypatch)
+    report = checked("loses_its_tail", workers=0)
+    assert to_plain(report.verdicts) == to_plain(whole.verdicts) and report.exit_code == 1
+
+
 def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(environment, "describe", always)
+    monkeypatch.setattr(running, "faults_of", always)
     with pytest.raises(KeyboardInterrupt):
         checked("loses_its_tail", workers=0)
 

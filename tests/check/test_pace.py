@@ -13,12 +13,18 @@ from places import TESTS
 from gradoracle.cases.stream import stream
 from gradoracle.check import execute, judge_case
 from gradoracle.check import run as engine
-from gradoracle.check.plan import properties_on, resolved
-from gradoracle.check.repeat_command import command
-from gradoracle.check.run import check
+from gradoracle.check.fold import first_failure
+from gradoracle.check.plan import plan, properties_on, resolved
+from gradoracle.check.run import check, header_of, running
+from gradoracle.check.tally import Judged
 from gradoracle.cli import main
 from gradoracle.cli.commands import check as commands
+from gradoracle.model.case import Case
 from gradoracle.model.errors import UsageError
+from gradoracle.model.fault import VerdictKey
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.job import PropertyResult
+from gradoracle.model.ledger import CaseRecord
 from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Progress, Request
 from gradoracle.project.target import shipped
@@ -164,11 +170,16 @@ def test_a_report_says_which_properties_are_left_to_the_gate() -> None:
 
 
 def test_a_violation_of_a_compilation_is_replayed_by_its_name() -> None:
-    run = resolved(Request("sdpa", device="cpu", workers=0, compilations=True))
-    forward, compiles = run.properties[FORWARD], run.properties[COMPILES]
-    assert command(run.request, "sdpa", "cpu", "case:1 sdpa", forward) == ""
-    expected = f"gradoracle replay 'case:1 sdpa' --property {COMPILES}"
-    assert command(run.request, "sdpa", "cpu", "case:1 sdpa", compiles) == expected
+    with running(Request("sdpa", device="cpu", workers=0, compilations=True, examples=2)) as run:
+        header = header_of(plan(run.subjects), run.executor, has_file=False)
+    (kernel,) = header.kernels
+    case, violated = Case("sdpa", {"T": 1}), Finding("o", Outcome.VIOLATED, "exact")
+    for name, replayed in ((FORWARD, ""), (COMPILES, f" --property {COMPILES}")):
+        result = PropertyResult(name, Status.VIOLATED, (violated,))
+        judged = Judged(CaseRecord(0, kernel, case.line(), (result,)), result)
+        found = first_failure(header, VerdictKey(name, kernel, "float32"), judged).counterexample
+        assert found is not None
+        assert found.command == (f"gradoracle replay '{found.case}'{replayed}" if replayed else "")
 
 
 def test_the_time_of_a_run_ends_a_call_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +259,7 @@ def test_the_time_of_a_command_is_shared_by_its_targets(monkeypatch: pytest.Monk
     takes = {"lse": 2.0, "sdpa": 30.0}
     clock, given = Ticks(), []
 
-    def checked(request: Request, progress: Any) -> Report:
+    def checked(request: Request, progress: Any, file: Any) -> Report:
         given.append(request.seconds)
         clock.now += takes[request.target]
         return Report(request.target, "", [], "cpu", 0, {}, {}, cases_planned=1, cases_run=1)

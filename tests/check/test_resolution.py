@@ -12,10 +12,10 @@ from places import loaded
 from torch import Tensor
 
 from gradoracle.cases.sample import build
-from gradoracle.check.aggregate import Aggregate, verdict_of
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_property import judge_property
 from gradoracle.check.severity import with_severity
+from gradoracle.check.tally import verdicts_of
 from gradoracle.check.widened import Measured, judged_widened, measured, widened
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
@@ -155,10 +155,8 @@ def test_a_formula_that_is_off_by_less_than_float32_shows_holds_with_a_note() ->
     assert result.status is Status.HOLDS
     (dx,) = [each for each in result.findings if each.tensor == "dx"]
     assert 1e-10 < dx.off < 1e-9 and dx.message.endswith("less than float32 shows")
-    totals = Aggregate()
-    totals.add(CaseResult("k", found.case, (result,)))
-    ((_, sums),) = totals.sums.items()
-    (note,) = verdict_of(sums, None).notes
+    (verdict,) = verdicts_of([CaseResult("k", found.case, (result,))])
+    (note,) = verdict.notes
     assert "less than float32 shows" in note and note.endswith(f": dx by {dx.off:.2g}")
 
 

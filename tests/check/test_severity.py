@@ -19,6 +19,8 @@ from gradoracle.check import run as running
 from gradoracle.check import severity as judging
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.faults import diagnosed, grouped
+from gradoracle.check.fold import report_of
+from gradoracle.check.plan import Subjects
 from gradoracle.check.run import check
 from gradoracle.check.severity import of_widened, settle_pooled
 from gradoracle.check.triage import THIS_PROCESS, triaged
@@ -28,6 +30,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.job import PropertyResult
+from gradoracle.model.ledger import Ledger
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity, gravest
@@ -310,16 +313,26 @@ def as_on_a_gpu(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Request:
     return Request(f"{NORMS}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0, property=FORWARD)
 
 
+def judged(request: Request, **fields: Any) -> tuple[Subjects, Ledger]:
+    """What a check judged, before anything is shrunk; ``fields``: of its subjects afterwards."""
+    with running.running(request) as run:
+        run.over(running.plan(run.subjects, with_severity=True))
+        return replace(run.subjects, **fields), run.ledger
+
+
+def settled(subjects: Subjects, ledger: Ledger) -> Verdict:
+    """The one verdict, with what triage finds."""
+    for record in triaged(subjects, ledger, None):
+        ledger.add(record)
+    (verdict,) = report_of(ledger, compared=True).verdicts
+    return verdict
+
+
 def test_what_no_preset_explains_is_wrong_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that is a tenth off as it is written, and exact when widened, was *precision* on a GPU alone."""
     request = replace(as_on_a_gpu("loses_precision", monkeypatch), target=FAR, dtypes=("float32",))
-    with running.running(request) as run:
-        run.over(running.plan(run.subjects, with_severity=True))
-        aggregate = run.totals.aggregate
-        found = running.as_found(run.subjects, aggregate)
-        after = triaged(run.subjects, aggregate, found, None)
-    (shown,) = after.values()
-    assert shown.severity is Severity.WRONG and "no preset of float32" in shown.undecided
+    found = settled(*judged(request))
+    assert found.severity is Severity.WRONG and "no preset of float32" in found.severity_note
 
 
 of_each_severity = pytest.mark.parametrize(
@@ -332,15 +345,12 @@ of_each_severity = pytest.mark.parametrize(
 def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
     kernel: str, expected: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running.running(as_on_a_gpu(kernel, monkeypatch)) as run:
-        run.over(running.plan(run.subjects, with_severity=True))
-        aggregate = run.totals.aggregate
-        found = running.as_found(run.subjects, aggregate)
-        ((key, before),) = found.items()
-        assert before.severity is Severity.UNDECIDED
-        after = triaged(run.subjects, aggregate, found, None)
-    assert after[key].severity is expected and list(aggregate.sums[key].severities) == [expected.value]
-    assert not aggregate.sums[key].undecided
+    subjects, ledger = judged(as_on_a_gpu(kernel, monkeypatch))
+    (before,) = report_of(ledger, compared=True).verdicts
+    assert before.severity is Severity.UNDECIDED
+    after = settled(subjects, ledger)
+    assert after.severity is expected and not after.severity_note
+    assert after.counterexample is not None and after.counterexample.severity is expected
 
 
 @of_each_severity
@@ -351,6 +361,8 @@ def test_so_is_the_counterexample_where_no_other_case_was_asked(
     with running.running(as_on_a_gpu(kernel, monkeypatch)) as run:
         run.over(running.plan(run.subjects))
         (as_on_cpu,) = run.report().verdicts
+    with running.running(as_on_a_gpu(kernel, monkeypatch)) as run:
+        run.over(running.plan(run.subjects))
         run.subjects = replace(run.subjects, device="cuda")
         (as_on_gpu,) = run.report().verdicts
     assert (as_on_cpu.severity, as_on_cpu.severity_note) == (Severity.UNDECIDED, judging.NEEDS_INTERPRETER)
@@ -363,12 +375,8 @@ def test_so_is_the_counterexample_where_no_other_case_was_asked(
 
 
 def test_a_kernel_of_this_process_alone_is_not_judged_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    with running.running(as_on_a_gpu("loses_precision", monkeypatch)) as run:
-        run.over(running.plan(run.subjects, with_severity=True))
-        aggregate = run.totals.aggregate
-        ((key, before),) = running.as_found(run.subjects, aggregate).items()
-        asked = replace(run.subjects.request, inputs=Given("this call", {}))
-        after = triaged(replace(run.subjects, request=asked), aggregate, {key: before}, None)
-    assert after == {key: replace(before, undecided=THIS_PROCESS)}
-    ((why, cases),) = aggregate.sums[key].undecided.items()
-    assert "gradoracle check " in why and cases
+    request = as_on_a_gpu("loses_precision", monkeypatch)
+    subjects, ledger = judged(request)
+    subjects = replace(subjects, request=replace(request, inputs=Given("this call", {})))
+    found = settled(subjects, ledger)
+    assert (found.severity, found.severity_note) == (Severity.UNDECIDED, THIS_PROCESS)

@@ -13,11 +13,11 @@ import pytest
 from gradoracle.check.run import check
 from gradoracle.cli import main
 from gradoracle.model.errors import UsageError
+from gradoracle.model.ledger_file import read
 from gradoracle.project import provenance
 from gradoracle.project.provenance import files_of, packages_of
 from gradoracle.project.request import Request
-from gradoracle.report.formats import render
-from tests.check.test_merge import FILE, FORWARD, merge
+from tests.check.test_ledgers import FILE, FORWARD, merge, written
 
 
 @pytest.fixture
@@ -31,9 +31,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def shard(file: Path, part: int) -> Path:
     asked = Request(f"{file}:right", device="cpu", property=FORWARD, examples=4, workers=0, shard=(part, 2))
-    written = file.with_name(f"shard_{part}.json")
-    written.write_text(render([check(asked)], "json"))
-    return written
+    path = file.with_name(f"shard_{part}.jsonl")
+    path.unlink(missing_ok=True)
+    written(path, asked)
+    return path
 
 
 @pytest.mark.parametrize("name", ["tuned.json", "tuned.toml", "tuned.yaml", "lib.so", "kernel.cubin", "weights.pt"])
@@ -50,6 +51,7 @@ def test_what_a_check_writes_is_no_part_of_a_kernel(own: Path, capsys: pytest.Ca
     before = files_of([], f"{own}:right")
     assert list(before) == ["own.py"]
     words = ["check", f"{own}:right", "--property", FORWARD, "--examples", "2", "--device", "cpu", "--workers", "0"]
+    words += ["--ledger", str(own.with_name("found.jsonl"))]
     for format, name in (("json", "found.json"), ("sarif", "found.sarif.json"), ("terminal", "found.txt")):
         words += ["--format", format, "--output", name]
     assert main.run(words) == 0 and own.with_name("found.sarif.json").is_file()
@@ -77,8 +79,9 @@ def test_the_package_of_a_kernel_is_reported_with_its_version(tmp_path: Path, mo
     provenance._distributions.cache_clear()
     asked = Request("fast_product:product", f"{FILE}:scaled", "cpu", property=FORWARD, examples=4, workers=0)
     try:
-        report = check(dataclasses.replace(asked, shard=(1, 2)))
-        assert report.shard is not None and report.shard.packages == {"fast-product": "2.5"}
+        written(tmp_path / "shard.jsonl", dataclasses.replace(asked, shard=(1, 2)))
+        (ledger,) = read(tmp_path / "shard.jsonl")
+        assert ledger.header.packages == {"fast-product": "2.5"}
         assert packages_of([importlib.import_module("json").loads, len, check]) == {}
     finally:
         provenance._distributions.cache_clear()

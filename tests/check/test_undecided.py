@@ -9,9 +9,13 @@ import pytest
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.severity import leave_open
+from gradoracle.check.tally import Judged, Results
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.job import PropertyResult
+from gradoracle.model.ledger import CaseRecord
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
-from gradoracle.model.sums import Sums
 from gradoracle.model.verdict import Status, Verdict
 from gradoracle.report import github, junit, markdown, sarif
 from gradoracle.report.summary import kept
@@ -86,8 +90,11 @@ def test_a_run_is_inconclusive_only_where_no_other_property_decided_the_tensor(
         verdict.declared = False
     leave_open(verdicts, None)
     assert verdicts[0].is_open
-    sums = {v.key: Sums(v.property_name, v.kernel, v.dtype, decided={decided: 3}) for v in verdicts}
-    unmet = shortfall(verdicts, sums, decisive=(), require=(), undefined=(), cases=3, sizes="")
+    results = {v.key: Results(v.key) for v in verdicts}
+    for own in results.values():
+        found = PropertyResult("one", Status.HOLDS, (Finding(decided, Outcome.HOLDS, "local"),))
+        own.add(Judged(CaseRecord(0, "k", Case("f", {"N": 1}).line(), (found,)), found))
+    unmet = shortfall(verdicts, results, decisive=(), require=(), undefined=(), cases=3, sizes="")
     assert bool(unmet) is not is_decided
 
 

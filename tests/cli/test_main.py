@@ -48,7 +48,7 @@ class Check(types.ModuleType):
         self.asked: list[Any] = []
         self.answers: list[Any] = []
 
-    def check(self, request: Request, progress: Any) -> Report:
+    def check(self, request: Request, progress: Any, file: Any = None) -> Report:
         self.asked.append(request)
         answer = self.answers.pop(0) if self.answers else made(request.target)
         if isinstance(answer, BaseException):
@@ -150,7 +150,7 @@ def test_an_output_that_becomes_unwritable_loses_nothing(engine: Check, run: Run
     folder = tmp_path / "gone"
     folder.mkdir()
 
-    def vanish(request: Request, progress: Any) -> Report:
+    def vanish(request: Request, progress: Any, file: Any = None) -> Report:
         folder.rmdir()
         return made()
 
@@ -362,7 +362,7 @@ def test_a_signal_keeps_what_is_known(how: signal.Signals) -> None:
         "fake = t.Check();"
         "sys.modules['gradoracle.check.run'] = fake;"
         "first = fake.check;"
-        f"fake.check = lambda r, p: first(r, p) if r.target == 'sdpa' else os.kill(os.getpid(), {int(how)});"
+        f"fake.check = lambda r, p, f: first(r, p) if r.target == 'sdpa' else os.kill(os.getpid(), {int(how)});"
         "sys.argv[1:] = ['check', 'sdpa', 'lse'];"
         "from gradoracle.__main__ import main; main()"
     )

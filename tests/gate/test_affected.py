@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gate.answers import answer, named
 
 from gradoracle.gate.affected import affected
-from gradoracle.gate.snapshot import OnCase, Snapshot
+from gradoracle.model.ledger import JudgeRecord
 
 FILES = {
     "kernels/near.py": '''
@@ -90,12 +91,10 @@ def test_cases_that_ran_what_a_change_touches(
     tmp_path: Path, file: str, before: str, after: str, expected: list[str]
 ) -> None:
     there, here = tree(tmp_path / "there"), tree(tmp_path / "here", file, before, after)
-    cases = {
-        line: OnCase("near", "float32", {}, called=tuple(LINES[name] for name in names))
-        for line, names in CALLED.items()
-    }
-    base = Snapshot("near", files=dict.fromkeys(FILES, "0"), cases=cases)
-    assert affected(base, [file], there, here) == expected
+    called = {number: [LINES[name] for name in names] for number, names in enumerate(CALLED.values())}
+    base = answer(dict.fromkeys(called, ()), called=called, judge=JudgeRecord(files=dict.fromkeys(FILES, "0")))
+    lines = dict(zip(CALLED, map(named, called), strict=True))
+    assert affected(base, [file], there, here) == [lines[name] for name in expected]
 
 
 def test_the_lines_are_those_of_the_file(tmp_path: Path) -> None:

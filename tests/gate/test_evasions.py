@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from gate.project import CONFIG, HELPER, KERNEL, Project
-from gate.test_baseline import FILE, save
+from gate.test_baseline import FILE, rewrite, save
 
 from gradoracle.model.comparison import Kind, Weight
 
@@ -159,8 +157,7 @@ def test_an_acknowledged_domain_is_judged_by_its_own(clone: Project) -> None:
 
 def test_an_old_baseline_is_not_green_where_nothing_changed(clone: Project) -> None:
     save(clone)
-    known = json.loads((clone.folder / FILE).read_text())
-    (clone.folder / FILE).write_text(json.dumps(known | {"gradoracle": "0.0.1"}))
+    rewrite(clone, lambda header: replace(header, environment={**header.environment, "gradoracle": "0.0.1"}))
     code, out, _ = clone.gate("--baseline", FILE)
     assert code == 4 and "was saved by gradoracle 0.0.1" in out
 

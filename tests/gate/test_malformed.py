@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from gate.answers import answer, results
 
 from gradoracle.gate.compare import compare
-from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.model.comparison import Kind, Weight
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Report, Status
 
@@ -19,15 +20,9 @@ TEXT = "y has shape (2, 3, 1), expected (2, 3)"
 def test_what_a_malformed_tensor_leaves_open_has_no_line_of_its_own(
     why: Reason, lines: list[tuple[Kind, Weight]]
 ) -> None:
-    before = OnCase("k", "float32", {"forward": Status.HOLDS, "bits": Status.HOLDS})
-    after = OnCase(
-        "k",
-        "float32",
-        {"forward": Status.VIOLATED, "bits": Status.NOT_CHECKED},
-        reasons={"bits": TEXT},
-        why={"bits": why},
-    )
+    left = PropertyResult("bits", Status.NOT_CHECKED, reason=TEXT, why=why)
     report = Report("k.py", "f", ["k"], "cpu", 0, {}, {}, cases_planned=1, cases_run=1)
-    base, head = Snapshot("k.py", cases={"a": before}), Snapshot("k.py", cases={"a": after}, report=report)
+    base = answer({0: results(forward="holds", bits="holds")}, kernel="k")
+    head = answer({0: [*results(forward="violated"), left]}, kernel="k", report=report)
     found = compare(base, head, [], datetime.date(2026, 11, 26))
     assert [(line.kind, line.weight) for line in found] == lines

@@ -13,7 +13,7 @@ from gate.project import KERNEL, Project
 from gradoracle.gate import accuracy
 from gradoracle.gate.accuracy import FEWEST, change, sign_flip
 from gradoracle.gate.fingerprints import pieces
-from gradoracle.gate.snapshot import Piece
+from gradoracle.model.ledger import Piece
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.verdict import Counterexample, Status
 from gradoracle.project.import_closure import Imports, closure, differing, digests

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from gate.project import HELPER, KERNEL, Project
 
 from gradoracle.gate.side import Task
 from gradoracle.gate.sides import SideProcess
+from gradoracle.model.ledger import CaseRecord, EndRecord, SmallerRecord
 from gradoracle.model.serialize import to_plain
 from gradoracle.model.verdict import Status
 
@@ -24,22 +24,23 @@ def _side(clone: Project, stage: Path, settings: dict[str, str] = ORACLE, **more
     return SideProcess(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, stage)
 
 
-def test_what_fails_is_reported_with_all_cases_before_the_report(clone: Project, tmp_path: Path) -> None:
+def test_what_fails_is_reported_with_all_cases_before_it_is_shrunk(clone: Project, tmp_path: Path) -> None:
     clone.edit(KERNEL, (RIGHT, WRONG))
     side = _side(clone, tmp_path)
-    early = side.news()
-    assert early is not None, side.answer()
+    early = side.news(soon=False)
+    assert early is not None and early.ledger is not None, side.answer()
+    assert not early.ledger.of(SmallerRecord) and not early.ledger.of(EndRecord)
     last = side.answer()["rmsnorm"]
-    assert last.report is not None and len(last.cases) == 12
-    assert early["rmsnorm"] == replace(last, report=None)
+    assert last.ledger is not None and last.ledger.of(SmallerRecord) and last.is_whole
+    assert early.cases == last.cases and len(last.cases) == 12
 
 
-def test_without_a_failure_or_a_report_there_is_only_the_answer(clone: Project, tmp_path: Path) -> None:
+def test_without_a_failure_there_is_no_news_and_what_measures_is_not_shrunk(clone: Project, tmp_path: Path) -> None:
     side = _side(clone, tmp_path)
-    assert side.news() is None and side.answer()["rmsnorm"].report is not None
+    assert side.news(soon=False) is None and side.answer()["rmsnorm"].report is not None
     clone.edit(KERNEL, (RIGHT, WRONG))
-    side = _side(clone, tmp_path, properties={})
-    assert side.news() is None and side.answer()["rmsnorm"].report is None
+    found = _side(clone, tmp_path, properties={}).answer()["rmsnorm"].ledger
+    assert found is not None and not found.of(SmallerRecord)
 
 
 def test_cases_that_come_first_change_the_order_and_nothing_else(clone: Project, tmp_path: Path) -> None:
@@ -47,7 +48,8 @@ def test_cases_that_come_first_change_the_order_and_nothing_else(clone: Project,
     plain = _side(clone, tmp_path).answer()["rmsnorm"]
     last = list(plain.cases)[-3:]
     other = _side(clone, tmp_path, first=last).answer()["rmsnorm"]
-    assert list(other.cases)[:3] == last and set(other.cases) == set(plain.cases)
+    assert other.ledger is not None and [each.name for each in other.ledger.of(CaseRecord)][:3] == last
+    assert other.cases == plain.cases
     assert plain.report is not None and other.report is not None
     for report in (plain.report, other.report):
         report.seconds, report.environment = 0.0, {}
@@ -59,8 +61,8 @@ def test_properties_are_judged_on_the_cases_that_are_named_alone(clone: Project,
     lines = list(plain.cases)
     asked = {lines[3]: ["vjp_matches_the_oracle"], lines[5]: ["forward_matches_the_oracle"]}
     found = _side(clone, tmp_path, properties=asked, measures=False).answer()["rmsnorm"]
-    assert {line: list(case.properties) for line, case in found.cases.items()} == asked and found.is_whole
-    assert all(case.properties.items() <= plain.cases[line].properties.items() for line, case in found.cases.items())
+    assert {line: list(case.by_property) for line, case in found.cases.items()} == asked and found.is_whole
+    assert all(each in plain.cases[line].results for line, case in found.cases.items() for each in case.results)
     nothing = _side(clone, tmp_path, properties={"case of another tree": ["x"]}, measures=False).answer()
     assert nothing["rmsnorm"].cases == {} and not nothing["rmsnorm"].error
 
@@ -80,13 +82,14 @@ def test_functions_of_the_named_folder_that_ran_are_recorded(clone: Project, tmp
     assert not any(case.called for case in _side(clone, tmp_path, properties={}).answer()["rmsnorm"].cases.values())
 
 
-def test_an_early_side_reports_failures_as_it_goes_and_stops_on_request(clone: Project, tmp_path: Path) -> None:
+def test_a_side_reports_failures_as_it_goes_and_stops_on_request(clone: Project, tmp_path: Path) -> None:
     clone.edit(KERNEL, (RIGHT, WRONG))
-    side = _side(clone, tmp_path, early=True)
-    news = side.news()
+    side = _side(clone, tmp_path)
+    news = side.news(soon=True)
     assert news is not None
-    (case,) = news["rmsnorm"].cases.values()
-    assert "violated" in case.properties.values()
+    assert 0 < len(news.cases) < 12 and all(
+        any(each.status is Status.VIOLATED for each in case.results) for case in news.cases.values()
+    )
     side.stop()
     found = side.answer()["rmsnorm"]
     assert found.report is not None and not found.is_whole and len(found.cases) < 12
@@ -96,7 +99,7 @@ def test_an_early_side_reports_failures_as_it_goes_and_stops_on_request(clone: P
 def test_a_side_that_is_killed_leaves_nobody_waiting(clone: Project, tmp_path: Path) -> None:
     side = _side(clone, tmp_path)
     side._process.kill()
-    assert side.news() is None
+    assert side.news(soon=True) is None
     assert "SIGKILL" in side.answer()["rmsnorm"].error
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from gate.answers import answer, results
 
 from gradoracle.gate.compare import compare
-from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.model.comparison import Comparison, Kind, Weight
 from gradoracle.model.fault import Fault, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
@@ -39,9 +39,8 @@ def test_what_is_undecided_is_red_only_where_the_base_or_the_contract_decides(
     other = Verdict("second_call", "k", "float32", Status.HOLDS, cases_held=1)
     faults = [Fault((VerdictKey("forward", "k", "float32"),), severity=Severity.UNDECIDED)]
     report = Report("k.py", "f", ["k"], "cpu", 0, {}, {}, [verdict, other], cases_planned=1, cases_run=1, faults=faults)
-    head = Snapshot("k.py", cases={"a": OnCase("k", "float32", {"forward": Status.VIOLATED})}, report=report)
-    there = {} if before is None else {"a": OnCase("k", "float32", {"forward": before})}
-    base = None if before is None else Snapshot("k.py", cases=there)
+    head = answer({0: results(forward="violated")}, kernel="k", report=report)
+    base = None if before is None else answer({0: results(forward=before.value)}, kernel="k")
     lines = compare(base, head, [], datetime.date(2026, 11, 27))
     assert [(line.kind, line.weight) for line in lines] == [(Kind.VIOLATED, weight)]
     report.comparison = Comparison("main", lines=lines)

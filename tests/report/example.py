@@ -17,13 +17,11 @@ from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import errormap
 from gradoracle.model.explanation import PrecisionLoss, Statement, WrongConstant
-from gradoracle.model.finding import NOWHERE, EditedDefinition, Extent, Finding, Outcome, Pool, Region, Span, Worst
+from gradoracle.model.finding import NOWHERE, EditedDefinition, Extent, Finding, Outcome, Region, Span, Worst
 from gradoracle.model.location import Location
 from gradoracle.model.property import PropertyKind
-from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.statistics import BINS, Convergence, Growth, Measurements
-from gradoracle.model.sums import Left, Seen, Shard, Sums, Telling
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 
 CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"
@@ -211,40 +209,6 @@ def pictured(seed: int = 0) -> Report:
     return report(holding(), verdict, measurements=measured)
 
 
-def shard() -> Report:
-    """What one machine of two reports, with all that merging needs."""
-    return report(holding(), violated(), shard=part())
-
-
-def part() -> Shard:
-    """What the report of one machine of four adds."""
-    sums = Sums(
-        "vjp_matches_the_oracle",
-        "triton_sdpa",
-        "float32",
-        {"holds": Seen(39, 0), "violated": Seen(3, 17)},
-        {"budget too wide": Seen(2, 5)},
-        {"budget too wide": Reason.BUDGET},
-        {"D must be even": Seen(1, 6)},
-        {"less accurate": 3},
-        {"dq": 42},
-        {"dk": Left("budget too wide", 5)},
-        [1e-6, math.inf],
-        4.25,
-        34.125,
-        {"dq": Pool(1000, 990.5, (1000.0, 1010.0), 0.5, 1e12, (1e5, -1e5), 1000.0)},
-        42,
-        CASE,
-        [Telling(17, 65, 1)],
-    )
-    return Shard(
-        2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, {"attention": "2.5"},
-        ("hvp_*",), ("vjp_matches_the_oracle",),
-        {"triton_sdpa": "gradoracle check sdpa"}, "expected other sizes", {"T < M": 1}, {"5": "it raises"},
-            (sums,),
-    )  # fmt: skip
-
-
 def whole() -> list[Report]:
     """One run with every kind of content: a report of two kernels, one of a gate, and one that a gate left out.
 
@@ -262,7 +226,7 @@ def whole() -> list[Report]:
     made.planned, made.judged = {"triton_sdpa in float32": 42}, {"triton_sdpa in float32": 3}
     made.stopped = {"triton_sdpa: vjp": 12.0}
     made.seconds_compiling, made.longest_compilation = 30.5, 4.25
-    made.shard, made.measurements = part(), _measurements()
+    made.measurements = _measurements()
     lines = (
         Line(Kind.ACCURACY, Weight.RED, "accuracy fell", "triton_sdpa", "vjp_matches_the_oracle", "float16"),
         Line(Kind.UNCHECKED, Weight.RED, "dq is not checked any more", "triton_sdpa", "vjp_matches_the_oracle"),

@@ -9,14 +9,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from example import CASE, compared, everything, holding, pictured, report, shard, unchanged, violated, wrong
+from example import CASE, compared, everything, holding, pictured, report, unchanged, violated, wrong
 
 from gradoracle.model.comparison import Comparison, Kind, Line
 from gradoracle.model.fault import CAUSES
-from gradoracle.model.finding import Finding, Pool
+from gradoracle.model.finding import Finding
 from gradoracle.model.location import Location
 from gradoracle.model.serialize import Unreadable, key_of
-from gradoracle.model.sums import Shard, Sums
 from gradoracle.model.verdict import Report, Status, Verdict, exit_code
 from gradoracle.report.formats import render
 from gradoracle.report.json import SCHEMA, read
@@ -105,14 +104,13 @@ def test_it_is_as_the_schema_says() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(closed(schema))
     located = report(holding(), locations={"triton_sdpa": Location("kernels/a.py", 3)})
-    for made in (everything(), report(), located, compared(), unchanged(), pictured(), shard()):
+    for made in (everything(), report(), located, compared(), unchanged(), pictured()):
         validator.validate(load(render(made, "json")))
     assert schema["properties"]["schema"]["const"] == SCHEMA
     assert set(schema["$defs"]["cause"]["enum"]) == {"", *CAUSES}
     assert set(schema["$defs"]["status"]["enum"]) == {status.value for status in Status}
     assert set(schema["$defs"]["line"]["properties"]["kind"]["enum"]) == {kind.value for kind in Kind}
     kinds = (("report", Report), ("verdict", Verdict), ("finding", Finding), ("line", Line), ("comparison", Comparison))
-    kinds += (("shard", Shard), ("sums", Sums), ("pool", Pool))
     for name, fields in kinds:
         own = {key_of(field) for field in dataclasses.fields(fields)} - {"pool"}
         assert own <= set(schema["$defs"][name]["properties"]), name
@@ -131,7 +129,6 @@ def test_what_was_written_can_be_read_again() -> None:
     for made in (
         [everything(), pictured()],
         [compared(), unchanged()],
-        [shard()],
         [report(holding(), locations={"k": Location("a.py", 3)})],
     ):
         text = render(made, "json")

@@ -26,7 +26,7 @@ def save(
     context: typer.Context,
     targets: Kernels = None,
     output: Annotated[
-        str | None, typer.Option(metavar="PATH", help="File to write. Default: gradoracle-baseline.json.")
+        str | None, typer.Option(metavar="PATH", help="File to write. Default: gradoracle-baseline.jsonl.")
     ] = None,
     profile: Profile = None,
     **options: Any,
@@ -37,13 +37,13 @@ def save(
     """
     from gradoracle.gate.baseline import FILE
     from gradoracle.gate.baseline import save as write
-    from gradoracle.gate.run import Asked, snapshots
+    from gradoracle.gate.run import Asked, judged_alone
     from gradoracle.report import summary
 
     own = given(context)
     config.fields(own)
     path = writable("--output", output or FILE)
-    found, reports = snapshots(Asked("", tuple(targets or ()), profile, own), tell)
+    found, reports = judged_alone(Asked("", tuple(targets or ()), profile, own), tell)
     for each in reports:
         showing.say(f"{summary.MARKS[each.exit_code]} {summary.outcome(each)}\n")
     try:
@@ -51,5 +51,5 @@ def save(
     except OSError as error:
         raise UsageError(f"--output {path} cannot be written: {why(error)}") from None
     showing.say(
-        f"{path} written: {len(found.snapshots)} kernels, {sum(len(s.cases) for s in found.snapshots.values())} cases\n"
+        f"{path} written: {len(found.answers)} kernels, {sum(len(s.cases) for s in found.answers.values())} cases\n"
     )

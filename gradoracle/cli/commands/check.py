@@ -47,6 +47,13 @@ def check(
     touched: Annotated[
         bool, typer.Option("--touched", help="TARGETs are changed files: check the kernels that depend on them.")
     ] = False,
+    ledger: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write each judged case to FILE as it comes; merge makes reports of it."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Judge only the cases that the file of --ledger does not have.")
+    ] = False,
     format: Formats = None,
     output: Outputs = None,
     verbose: Verbose = False,
@@ -54,6 +61,8 @@ def check(
 ) -> None:
     """Test kernels on generated inputs."""
     views = outputs(context.obj.words, FORMATS)
+    if resume and ledger is None:
+        raise UsageError("--resume needs --ledger FILE: the ledger of the run to go on with")
     own = given(context)
     if own.get("workers") != "0":
         fork_server.warm()  # imports what workers need while this process does the same
@@ -67,6 +76,7 @@ def check(
     merged = [(target, config.together(each)) for target, each in layers]
     fields = [(target, config.fields(each)) for target, each in merged]
     from gradoracle.check.run import check as check_target
+    from gradoracle.model.ledger_file import LedgerFile
     from gradoracle.project.request import Request
     from gradoracle.project.target import expand
     from gradoracle.report.progress import progress
@@ -76,16 +86,22 @@ def check(
         each = [Request(target=name, fail_fast=fail_fast, **field) for name in expand(target)]
         requests += [request for request in each if request not in requests]
     require_kernels_of_the_tree(request.target for request in requests)
+    file = None if ledger is None else LedgerFile(Path(ledger), resumes=resume)
     until = context.obj.begun + float(str(own["seconds"])) if "seconds" in own else None
 
     def checked(request: Request, left: int) -> Report:
         """Check a target within an equal share of the time left, so that the targets after it get theirs."""
         if until is not None:
             request = replace(request, seconds=max(_LEAST_SECONDS, (until - time.monotonic()) / left))
-        return check_target(request, progress())
+        return check_target(request, progress(), file)
 
     runs = [partial(checked, request, len(requests) - place) for place, request in enumerate(requests)]
-    raise typer.Exit(run_and_show(views, runs, verbose))
+    code = run_and_show(views, runs, verbose)
+    if file is not None:
+        file.close()
+        if file.lost:
+            raise UsageError(file.lost)
+    raise typer.Exit(code)
 
 
 def _touched(known: config.Config, files: Sequence[str]) -> list[config.Entry]:

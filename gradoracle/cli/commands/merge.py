@@ -1,4 +1,4 @@
-"""Merge: the reports of the shards of one run."""
+"""Merge: the report of ledgers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ def merge(
     context: typer.Context,
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE...", help="Reports of all shards, written by check --shard I/N --format json --output FILE."
-        ),
+        typer.Argument(metavar="LEDGER...", help="Files written by check --ledger, of all shards of a run."),
     ],
     format: Formats = None,
     output: Outputs = None,
     verbose: Verbose = False,
 ) -> None:
-    """Merge the reports of all shards of a run.
+    """Show the report of a run by its ledgers: of all its shards, or of a run that was interrupted.
 
-    The result is the report that a single process would have written.
+    It is the report that a single process would have written.
     """
-    from gradoracle.check.merge import merge as merge_reports
+    from gradoracle.check.fold import report_of
+    from gradoracle.model.ledger_file import read_all
     from gradoracle.model.verdict import exit_code
-    from gradoracle.report.json import read_shards
 
     views = views_of(context.obj.words, FORMATS)
-    reports = merge_reports(read_shards([Path(file) for file in files]))
+    ledgers = read_all([Path(file) for file in dict.fromkeys(files)])
+    reports = [report_of(ledger, whole=True) for ledger in ledgers]
     showing.show_reports(views, reports, verbose)
     raise typer.Exit(exit_code(reports))

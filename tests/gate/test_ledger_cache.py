@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gate.answers import answer
 from gate.project import CONFIG, HELPER, KERNEL, Project
 from sweeps import slow
 
-from gradoracle.gate import snapshot_cache
-from gradoracle.gate.snapshot import OnCase, Snapshot
-from gradoracle.gate.snapshot_cache import SnapshotCache
+from gradoracle.gate import ledger_cache
+from gradoracle.gate.ledger_cache import LedgerCache
 from gradoracle.gate.tree import project
+from gradoracle.model.job import PropertyResult
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 
@@ -58,7 +60,7 @@ def test_what_is_damaged_is_computed_anew_and_said_once(clone: Project, tmp_path
     cache = tmp_path / "cache"
     clone.edit(KERNEL, WRONG)
     before = clone.gate("--base", "HEAD", cache=cache)
-    for file in (cache / "snapshots").iterdir():
+    for file in (cache / "ledgers").iterdir():
         file.write_bytes(file.read_bytes()[:-40])
     code, out, said = clone.gate("--base", "HEAD", cache=cache)
     assert (code, lines(out)) == (before[0], lines(before[1]))
@@ -74,39 +76,47 @@ def test_where_nothing_can_be_kept_the_gate_says_so_once_and_answers(clone: Proj
     assert found.err.count("no further results are kept") == 1
 
 
-CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}, {"causal": "no mask"})
+CASE = [PropertyResult("vjp", Status.HOLDS), PropertyResult("causal", Status.REFUSED, reason="no mask")]
+LACKS = PropertyResult("causal", Status.NOT_CHECKED, reason="memory: little", why=Reason.MEMORY)
 
 
 @pytest.mark.parametrize(
-    ("change", "is_kept"),
+    ("second", "fields", "is_kept"),
     [
-        ({}, True),
-        ({"is_whole": False}, False),
-        ({"error": "killed"}, False),
-        ({"cases": {"a": CASE, "b": replace(CASE, properties={"causal": Status.CRASHED})}}, False),
-        ({"cases": {"b": replace(CASE, properties={"causal": Status.ERROR})}}, False),
-        ({"cases": {"b": replace(CASE, why={"causal": Reason.MEMORY})}}, False),
+        (CASE, {}, True),
+        (CASE, {"planned": 3}, False),
+        (CASE, {"error": "killed"}, False),
+        ([PropertyResult("causal", Status.CRASHED)], {}, False),
+        ([PropertyResult("causal", Status.ERROR)], {}, False),
+        ([LACKS], {}, False),
     ],
 )
-def test_only_what_any_machine_would_find_is_kept(tmp_path: Path, change: dict[str, object], is_kept: bool) -> None:
-    found = Snapshot("k.py", cases={"a": CASE}, is_whole=True)
-    entries = SnapshotCache(tmp_path, lambda text: None)
-    entries.keep("name", replace(found, **change), {"k.py": "0"})  # type: ignore[arg-type]
-    assert (entries.find("name") is not None) == is_kept
+def test_only_what_any_machine_would_find_is_kept(
+    tmp_path: Path, second: list[PropertyResult], fields: dict[str, Any], is_kept: bool
+) -> None:
+    given = answer({0: CASE, 1: second}, called={0: ["k.py:3", "other.py:1"]}, **fields)
+    entries = LedgerCache(tmp_path, lambda text: None)
+    entries.keep("name", given, {"k.py": "0"})
+    found = entries.find("name")
+    assert (found is not None) == is_kept
+    if found is not None:
+        (first, _) = found.cases.values()
+        assert found.is_whole and found.judge.files == {"k.py": "0"}
+        assert first.called == ("k.py:3",) and list(first.results) == CASE
 
 
 def test_what_no_digest_covers_has_no_name(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clone.folder)
-    tree, entries = project(), SnapshotCache(tmp_path / "cache", lambda text: None)
+    tree, entries = project(), LedgerCache(tmp_path / "cache", lambda text: None)
     (entry,) = tree.entries(()).values()
     assert entries.name(entry, {}, tree, tree)
     assert entries.name(entry, {}, tree, tree) != entries.name(entry, {"device": "cpu"}, tree, tree)
     assert entries.name(entry, {}, tree, tree) == entries.name(entry, {"workers": "2"}, tree, tree)
     assert not entries.name(entry, {"seconds": "5"}, tree, tree)  # how many cases a machine judges in them
     assert not entries.name(replace(entry, target="torch:relu"), {}, tree, tree)  # of no file of the tree
-    assert not SnapshotCache(None, lambda text: None).name(entry, {}, tree, tree)
+    assert not LedgerCache(None, lambda text: None).name(entry, {}, tree, tree)
     before = entries.name(entry, {}, tree, tree)
     monkeypatch.setenv("TRITON_F32_DEFAULT", "ieee")
     assert entries.name(entry, {}, tree, tree) != before
-    monkeypatch.setattr(snapshot_cache, "_loose", lambda: True)  # something else is installed in place
+    monkeypatch.setattr(ledger_cache, "_loose", lambda: True)  # something else is installed in place
     assert not entries.name(entry, {}, tree, tree)

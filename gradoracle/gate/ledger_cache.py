@@ -1,6 +1,6 @@
-"""Snapshot cache: snapshots of earlier gates, in the cache, found by the content of everything that they depend on.
+"""Ledger cache: ledgers of earlier gates, in the cache, found by the content of everything that they depend on.
 
-A snapshot is kept if nothing in it can depend on the machine: every case was judged, none crashed, and no property
+A ledger is kept if nothing in it can depend on the machine: every case was judged, none crashed, and no property
 lacked memory. Nothing is kept if a package is installed in place, as its version does not determine its content.
 """
 
@@ -18,16 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradoracle.gate.snapshot import OnCase, Snapshot
+from gradoracle.gate.answer import Answer
 from gradoracle.gate.tree import Tree, deciding
 from gradoracle.model import cache, serialize
 from gradoracle.model.errors import UsageError
+from gradoracle.model.ledger import CaseRecord, EndRecord, Header, JudgeRecord, Ledger, Record, Section
+from gradoracle.model.ledger_file import SCHEMA, fields_of, record_of
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.project.config import Entry, Settings
 from gradoracle.project.import_closure import digests, together
 
-SCHEMA = "gradoracle-snapshot/2"  # raised when a field is renamed or removed, or changes its meaning
 _OF_A_MACHINE = (Status.CRASHED, Status.ERROR)
 _VARIABLES = ("TRITON_", "TORCH", "CUDA_", "PYTORCH_")  # prefixes of variables that may change what a kernel computes,
 _PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCH_HOME")  # except those that only name a folder
@@ -35,8 +36,8 @@ _DRIVER = "/proc/driver/nvidia"
 _INSTALLED = (".dist-info", ".egg-info")
 
 
-class SnapshotCache:
-    """The kept snapshots.
+class LedgerCache:
+    """The kept ledgers.
 
     Args:
         root: the folder of the cache; None: nothing is kept.
@@ -47,11 +48,11 @@ class SnapshotCache:
     """
 
     def __init__(self, root: Path | None, tell: Callable[[str], None]) -> None:
-        self._entries = cache.Cache("snapshots", root, tell)
+        self._entries = cache.Cache("ledgers", root, tell)
         self.is_on = root is not None
 
     def name(self, target: Entry, words: Settings, judge: Tree, kernels: Tree) -> str:
-        """The name under which the snapshot of a target is kept; "" if it cannot be kept.
+        """The name under which the ledger of a target is kept; "" if it cannot be kept.
 
         Args:
             target: the entry of the tree whose kernels are judged.
@@ -76,31 +77,36 @@ class SnapshotCache:
         decided = repr(sorted(deciding(words).items()))
         return cache.digest(SCHEMA, target.target, decided, parts, system, variables, sorted(_installed()))
 
-    def find(self, name: str) -> Snapshot | None:
-        """The snapshot of that name; None if there is none, or it cannot be read."""
+    def find(self, name: str) -> Answer | None:
+        """The answer of that name; None if there is none, or it cannot be read."""
         document: Any = self._entries.read(name) if name else None
         if document is None:
             return None
         try:
-            return serialize.from_plain(Snapshot, document, "snapshot")
-        except serialize.Unreadable as error:
+            header, judge, *records = (record_of(fields) for fields in document)
+            if not isinstance(header, Header) or not isinstance(judge, JudgeRecord):
+                raise serialize.Unreadable("it does not begin with a header")
+            own = [each for each in (judge, *records) if not isinstance(each, Header)]
+            return Answer(header.target, Ledger([Section(header, own)]), judge)
+        except (serialize.Unreadable, TypeError, ValueError) as error:
             self._entries.damaged(name, str(error))
             return None
 
-    def keep(self, name: str, found: Snapshot, files: Mapping[str, str]) -> None:
-        """Keep a snapshot if any machine would find the same; ``files``: digests of the target's files."""
+    def keep(self, name: str, found: Answer, files: Mapping[str, str]) -> None:
+        """Keep an answer if any machine would find the same; ``files``: digests of the target's files."""
         if not name or found.error or not found.is_whole or any(map(_depends_on_machine, found.cases.values())):
             return
-        cases = {}
-        for line, case in found.cases.items():
+        assert found.ledger is not None
+        records: list[Header | Record] = [found.ledger.header, JudgeRecord(files=files)]
+        for case in found.cases.values():
             called = tuple(place for place in case.called if place.rpartition(":")[0] in files)
-            cases[line] = replace(case, called=called)
-        own = replace(found, cases=cases, files=dict(files), report=None)
-        self._entries.write(name, serialize.to_plain(own))
+            records.append(replace(case, called=called))
+        records += found.ledger.of(EndRecord)[:1]
+        self._entries.write(name, [fields_of(each) for each in records])
 
 
-def _depends_on_machine(case: OnCase) -> bool:
-    return Reason.MEMORY in case.why.values() or any(status in _OF_A_MACHINE for status in case.properties.values())
+def _depends_on_machine(case: CaseRecord) -> bool:
+    return any(each.why is Reason.MEMORY or each.status in _OF_A_MACHINE for each in case.results)
 
 
 def own_files(tree: Tree, target: Entry, files: dict[str, str]) -> dict[str, str]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from gradoracle.check.aggregate import Aggregate, complete, verdict_of
 from gradoracle.check.completeness import undecided
+from gradoracle.check.tally import Results, Tally, tallied, verdicts_of
 from gradoracle.model.case import Case
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Finding, Outcome, Pool
 from gradoracle.model.job import CaseResult, Job, PropertyResult
+from gradoracle.model.ledger import CaseRecord, LedgerProperty, SeverityRecord
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
@@ -27,24 +28,26 @@ def finding(outcome: Outcome = Outcome.HOLDS, **fields: Any) -> Finding:
     return Finding("y", outcome, "local", **fields)
 
 
-def added(*results: PropertyResult) -> Aggregate:
+def record(place: int, *results: PropertyResult, dtype: str = "float32") -> CaseRecord:
+    """Results on one of ``CASES``."""
+    return CaseRecord.of(CaseResult("k", replace(CASES[place], dtype=dtype), results), place)
+
+
+def added(*results: PropertyResult) -> Tally:
     """A tally of one property on so many cases."""
-    tally = Aggregate(lambda kernel, case: case.line(f"file.py:{kernel}", "cuda"))
-    for case, result in zip(CASES, results, strict=False):
-        tally.add(CaseResult("k", case, (result,)))
-    return tally
+    return tallied(record(place, result) for place, result in enumerate(results))
 
 
-def left(tally: Aggregate, *decisive: str) -> list[str]:
+def left(tally: Tally, *decisive: str) -> list[str]:
     """What is undecided of these properties, as sentences that hold their reason."""
-    found = undecided(tally.sums, decisive)
+    found = undecided(tally.verdicts, decisive)
     assert all(each.reason in each.sentence for each in found)
     return [each.sentence for each in found]
 
 
-def verdict(tally: Aggregate, counterexamples: Any = None) -> Verdict:
-    (found,) = tally.verdicts(counterexamples or {})
-    return found
+def verdict(tally: Tally, counterexample: Counterexample | None = None, **like: Any) -> Verdict:
+    (results,) = tally.verdicts.values()
+    return results.verdict(LedgerProperty("", **like), counterexample)
 
 
 HOLDS = PropertyResult("property", Status.HOLDS, (finding(error=0.5, error_in_sigma=2.0, sensitivity=1e-3),))
@@ -82,15 +85,8 @@ def test_reasons_and_worst_errors_are_counted() -> None:
     assert (found.worst_error, found.worst_in_sigma, found.sensitivity) == (3.0, 24.0, 1e-3)
 
 
-def test_cases_are_judged_or_alarm_once_whatever_their_properties_say() -> None:
-    def case(*results: PropertyResult) -> CaseResult:
-        return CaseResult("k", CASES[0], results)
-
-    tally = Aggregate()
-    for results in ((HOLDS, HOLDS), (VIOLATED, CRASHED), (LEFT, VIOLATED), (REFUSED, LEFT), (LEFT, HOLDS), ()):
-        tally.add(case(*results))
-    assert (tally.judged, tally.alarming) == (4, 2)
-    assert verdict(tally).tensors_compared == 5, "tensors that hold or are wrong, and none of a crash"
+def test_tensors_compared_are_those_that_hold_or_are_wrong() -> None:
+    assert verdict(added(HOLDS, HOLDS, VIOLATED, CRASHED, LEFT)).tensors_compared == 3
 
 
 def test_an_infinite_error_is_no_worst_error() -> None:
@@ -100,17 +96,23 @@ def test_an_infinite_error_is_no_worst_error() -> None:
 
 def test_the_first_failing_case_of_each_verdict_is_kept() -> None:
     tally = added(HOLDS, CRASHED, VIOLATED, VIOLATED)
-    assert [(key, status, case) for key, status, case, _ in tally.failing()] == [(KEY, Status.VIOLATED, CASES[2])]
-    assert [(status, case) for _, status, case, _ in added(HOLDS, CRASHED).failing()] == [(Status.CRASHED, CASES[1])]
+    ((key, judged),) = tally.failing()
+    assert (key, judged.result.status, judged.record.built) == (KEY, Status.VIOLATED, CASES[2])
+    ((_, judged),) = added(HOLDS, CRASHED).failing()
+    assert (judged.result.status, judged.record.built) == (Status.CRASHED, CASES[1])
     assert not list(added(HOLDS, LEFT, REFUSED).failing())
     shown = Counterexample("case:1 ...", ())
-    assert verdict(tally, {KEY: shown}).counterexample is shown
+    assert verdict(tally, shown).counterexample is shown
+
+
+def test_of_several_violations_the_first_of_the_gravest_is_shown() -> None:
+    severities = (Severity.PRECISION, Severity.WRONG, Severity.WRONG)
+    ((_, judged),) = added(HOLDS, *(replace(VIOLATED, severity=each) for each in severities)).failing()
+    assert judged.place == 2
 
 
 def test_a_verdict_that_is_owed_and_has_no_case_is_not_checked() -> None:
-    tally = Aggregate()
-    tally.expect(KEY)
-    found = verdict(tally)
+    found = verdict(Tally([KEY]))
     ((reason, cases),) = found.reasons.items()
     assert found.status is Status.NOT_CHECKED and "no case" in reason and cases == 0
 
@@ -127,27 +129,25 @@ def test_a_reason_that_several_properties_share_is_said_once() -> None:
     lacking = "the rounding reading has no rule for the operator aten.i0.default"
     lacks = {name: PropertyResult(name, Status.NOT_CHECKED, reason=lacking) for name in ("one", "two")}
     other = PropertyResult("three", Status.NOT_CHECKED, reason="no rule for the operator aten.special_i1.default")
-    tally, properties = Aggregate(), ("one", "two", "three")
-    for dtype, results in (("float32", [*lacks.values(), other]), ("bfloat16", [*lacks.values()])):
-        tally.add(CaseResult("k", Case("f", {"N": 1}, dtype), tuple(results)))
+    tally, properties = Tally(), ("one", "two", "three")
+    tally.add(record(0, *lacks.values(), other))
+    tally.add(record(1, *lacks.values(), dtype="bfloat16"))
     shared, own = left(tally, *properties)
     assert "(one, two)" in shared and "float32 or bfloat16" in shared and shared.endswith(f" of k: {lacking}")
     assert own.startswith("three ") and own.endswith(f" any float32 case of k: {other.reason}")
-    tally.add(CaseResult("k", CASES[0], (PropertyResult("two", Status.HOLDS, HOLDS.findings),)))
+    tally.add(record(2, PropertyResult("two", Status.HOLDS, HOLDS.findings)))
     assert left(tally, *properties)[0] == shared
-    assert left(Aggregate(), *properties) == []
+    assert left(Tally(), *properties) == []
 
 
 def test_a_backward_that_always_refuses_is_owed_where_the_forward_was_judged() -> None:
     refused = PropertyResult("vjp", Status.REFUSED, reason="RuntimeError: modified by an inplace operation")
-    tally = Aggregate()
-    tally.add(CaseResult("k", CASES[0], (HOLDS, refused)))
+    tally = tallied([record(0, HOLDS, refused)])
     (sentence,) = left(tally, "property", "vjp")
     assert sentence.startswith("vjp ") and sentence.endswith(f" float32 case of k: refused: {refused.reason}")
-    tally.add(CaseResult("k", CASES[1], (HOLDS, PropertyResult("vjp", Status.HOLDS, HOLDS.findings))))
+    tally.add(record(1, HOLDS, PropertyResult("vjp", Status.HOLDS, HOLDS.findings)))
     assert left(tally, "property", "vjp") == []
-    unsupported = Aggregate()
-    unsupported.add(CaseResult("k", CASES[0], (REFUSED, refused)))
+    unsupported = tallied([record(0, REFUSED, refused)])
     assert left(unsupported, "property", "vjp") == [], "a dtype that the kernel does not take"
 
 
@@ -161,33 +161,22 @@ def test_what_each_case_explains_and_all_together_do_not_is_violated_with_a_line
     assert verdict(added(*[slanted(1e-8)] * 8)).status is Status.HOLDS
     found = verdict(added(*[slanted(4e-6)] * 8))
     assert found.status is Status.VIOLATED and found.counterexample is not None
-    assert found.counterexample.case == CASES[0].line("file.py:k", "cuda")
+    assert found.counterexample.case == CASES[0].line()
     assert found.counterexample.pooled and found.worst_error > 1
     assert "8 tensors" in found.counterexample.message and "float32" in found.counterexample.message
 
 
 def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come() -> None:
-    """Nor on the part of the plan that has them: counts, reasons and first cases are those of the stream."""
-    cases = [Case("f", {"N": size}) for size in range(1, 9)]
+    """Counts, reasons and first cases are those of the stream."""
     told = [HOLDS, LEFT, VIOLATED, REFUSED, CRASHED, VIOLATED, HOLDS, LEFT]
-    results = [CaseResult("k", case, (property_name,)) for case, property_name in zip(cases, told, strict=True)]
-
-    def of(some: list[CaseResult]) -> Aggregate:
-        found = Aggregate(place=lambda kernel, case: cases.index(case))
-        for each in some:
-            found.add(each)
-        return found
-
-    whole = of(results)
+    records = [record(place, each) for place, each in enumerate(told)]
+    whole = tallied(records)
     for seed in range(10):
-        mixed = list(results)
-        random.Random(seed).shuffle(mixed)
-        again = of(mixed)
+        random.Random(seed).shuffle(records)
+        again = tallied(records)
         assert verdict(again) == verdict(whole) and list(again.failing()) == list(whole.failing())
-        assert again.telling(KEY) == whole.telling(KEY)
-        parts = of(mixed[:3]).sums[KEY] + of(mixed[3:]).sums[KEY]
-        assert verdict_of(parts, None) == verdict(whole) and parts.held == whole.sums[KEY].held
-        assert undecided({KEY: parts}, ["property"]) == undecided(whole.sums, ["property"])
+        assert again.verdicts[KEY].telling == whole.verdicts[KEY].telling
+        assert undecided(again.verdicts, ["property"]) == undecided(whole.verdicts, ["property"])
 
 
 def test_the_first_case_without_a_gradient_is_that_of_the_stream_whatever_its_outputs() -> None:
@@ -196,45 +185,32 @@ def test_the_first_case_without_a_gradient_is_that_of_the_stream_whatever_its_ou
         PropertyResult("property", Status.NOT_CHECKED, (), f"the output {x}", why=Reason.DETACHED)
         for x in ("y", "y, z")
     ]
-    results = [
-        CaseResult("k", case, (property_name,))
-        for case, property_name in zip(CASES, (HOLDS, *said, *said), strict=False)
-    ]
+    records = [record(place, each) for place, each in enumerate((HOLDS, *said, *said))]
     for seed in range(10):
-        random.Random(seed).shuffle(results)
-        tally = Aggregate(place=lambda _, case: CASES.index(case))
-        for each in results:
-            tally.add(each)
-        ((_, sums),) = tally.sums.items()
-        found = verdict_of(sums, None)
-        complete(found, replace(found, kind=PropertyKind.ORACLE), sums, decisive=True, cut=False)
+        random.Random(seed).shuffle(records)
+        found = verdict(tallied(records), kind=PropertyKind.ORACLE, decisive=True)
         assert found.status is Status.VIOLATED and found.cases_violated == 4
-        assert found.counterexample is not None and found.counterexample.case == CASES[1].line("k")
+        assert found.counterexample is not None and found.counterexample.case == CASES[1].line()
 
 
 @pytest.mark.parametrize(
     ("kind", "severity"), [(PropertyKind.ARGUMENTS, Severity.ROBUSTNESS), (PropertyKind.ORACLE, Severity.WRONG)]
 )
 def test_a_crash_is_wrong_but_where_the_argument_was(kind: PropertyKind, severity: Severity) -> None:
-    tally = added(HOLDS, CRASHED)
-    ((_, sums),) = tally.sums.items()
-    found = verdict_of(sums, None)
-    complete(found, replace(found, kind=kind), sums, decisive=False, cut=False)
+    found = verdict(added(HOLDS, CRASHED), kind=kind)
     assert found.status is Status.CRASHED and (found.severity or Severity.WRONG) is severity
 
 
 def test_a_property_is_known_to_be_wrong_only_after_the_case_that_shows_it() -> None:
     wrong, precise = (replace(VIOLATED, severity=each) for each in (Severity.WRONG, Severity.PRECISION))
-    places = {case: place for place, case in enumerate(CASES)}
-    tally = Aggregate(place=lambda _, case: places[replace(case, dtype="float32")])
-    for place, result in ((4, precise), (5, wrong), (6, replace(precise, property_name="other"))):
-        tally.add(CaseResult("k", CASES[place], (result,)))
+    shown = ((4, precise), (5, wrong), (6, replace(precise, property_name="other")))
+    tally = tallied(record(place, result) for place, result in shown)
     jobs = {place: Job("k", case, ("property", "other")) for place, case in enumerate(CASES)}
-    assert [place for place, job in jobs.items() if tally.wrong_before(job)] == [6, 7]
-    assert tally.wrong_before(jobs[7]) == {"property"}
+    assert [place for place, job in jobs.items() if tally.wrong_before(job, place)] == [6, 7]
+    assert tally.wrong_before(jobs[7], 7) == {"property"}
     last = jobs[7]
-    assert not tally.wrong_before(replace(last, kernel="other"))
-    assert not tally.wrong_before(replace(last, case=replace(last.case, dtype="bfloat16")))
+    assert not tally.wrong_before(replace(last, kernel="other"), 7)
+    assert not tally.wrong_before(replace(last, case=replace(last.case, dtype="bfloat16")), 7)
 
 
 def test_how_grave_it_is_does_not_depend_on_which_later_cases_were_asked() -> None:
@@ -242,9 +218,29 @@ def test_how_grave_it_is_does_not_depend_on_which_later_cases_were_asked() -> No
     precise = replace(VIOLATED, severity=Severity.PRECISION, preset="bf16")
     asked = added(HOLDS, precise, wrong, precise, wrong)
     spared = added(HOLDS, precise, wrong, VIOLATED, VIOLATED)
-    assert asked.sums == spared.sums
     assert verdict(asked) == verdict(spared)
     assert verdict(spared).severity is Severity.WRONG and verdict(spared).cases_violated == 4
+
+
+def test_what_triage_decides_holds_for_every_case_that_was_undecided() -> None:
+    open_ = replace(VIOLATED, severity=Severity.UNDECIDED, undecided="it reads bits", preset="bf16")
+    tally = added(HOLDS, open_, open_)
+    before = verdict(tally)
+    assert (before.severity, before.severity_note) == (Severity.UNDECIDED, "it reads bits")
+    tally.verdicts[KEY].settled = SeverityRecord(KEY, 1, Severity.PRECISION)
+    after = verdict(tally)
+    assert (after.severity, after.severity_note, after.keeps, after.notes) == (Severity.PRECISION, "", "bf16", [])
+    tally.verdicts[KEY].settled = SeverityRecord(KEY, 1, Severity.WRONG)
+    assert verdict(tally).severity is Severity.WRONG and not verdict(tally).keeps
+
+
+def test_results_by_themselves_have_verdicts_too() -> None:
+    found = verdicts_of([CaseResult("k", case, (HOLDS, replace(VIOLATED, property_name="o"))) for case in CASES])
+    assert {(each.property_name, each.status, each.cases_held) for each in found} == {
+        ("property", Status.HOLDS, 8),
+        ("o", Status.VIOLATED, 0),
+    }
+    assert not Results(KEY).statuses
 
 
 def test_notes_of_findings_are_counted_by_case_and_stand_where_the_property_holds():
