@@ -42,7 +42,7 @@ TARGETS = (
 )
 OPTIONS = ("--seed", "0", "--examples", "60", "--workers", "1")
 COUNTED = ("reasons", "refusals")  # dicts by sentences
-LEFT_OUT = ("environment", "seconds", "seconds_compiling", "locations", "measurements", "schema", "diagnosis")
+LEFT_OUT = ("environment", "seconds", "seconds_compiling", "locations", "measurements", "schema", "shard", "diagnosis")
 
 
 def checked(words: str, device: str = "cpu") -> Any:

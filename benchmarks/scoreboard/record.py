@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradoracle.model.errors import UsageError, why
+from gradoracle.model.sealed_lines import SealedLines
 from gradoracle.mutation.outcome import SCORED, Fate
 from gradoracle.mutation.record import FOLDER as MUTATION
 from gradoracle.mutation.record import SCHEMA, Lines, fingerprint
@@ -67,12 +68,13 @@ def mutations(family: str, folder: Path | None) -> Mutations:
 
 def _lines(family: str, file: Path) -> Mutations:
     """The outcomes of the last run in the file; a pending survivor is a survivor."""
+    lines = SealedLines(file)
     try:
-        entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        entries = [fields for _, fields in lines.more()]
     except OSError:
         raise UsageError(f"{file} is missing; run gradoracle mutate {family} first, or name --records FOLDER") from None
-    except ValueError as error:
-        raise UsageError(f"{file} holds a line that is no json: {error}") from None
+    if lines.damage:
+        raise UsageError(lines.damage[0])
     last = entries[-1]["mark"] if entries else ""
     return Mutations({entry["mutant"]: _ours(entry) for entry in entries if entry["mark"] == last})
 

@@ -151,7 +151,8 @@ def executor_for(subjects: Subjects) -> Executor:
             raise UsageError(f"{lacking}, by pip install 'gradoracle[cluster]'")
         from gradoracle.execution.dask_pool import DaskPool
 
-        return DaskPool(request.scheduler, ENTRY, setup, provenance(subjects.functions, request.target))
+        elsewhere = replace(setup, sources={})  # files have other paths there
+        return DaskPool(request.scheduler, ENTRY, elsewhere, provenance(subjects.functions, request.target))
     if request.workers == 0:
         return InProcess(ENTRY if request.apart else ENTRY_OF_ONE_PROCESS, setup)
     own = device.each(subjects.device)

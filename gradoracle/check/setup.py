@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from gradoracle.model.property import Property
 from gradoracle.model.wording import printable
 from gradoracle.project.base_overlay import Apart, Places, enter, inside, modules_of, require_apart
 from gradoracle.project.definition import sources
+from gradoracle.project.import_closure import contents
 from gradoracle.project.target import described_target, resolve
 
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging
@@ -107,8 +109,8 @@ def require_unchanged(setup: Setup) -> None:
     Raises:
         UsageError: one has; what was judged by it is worthless.
     """
-    now = sources_of(setup)
-    changed = sorted(name for name in setup.sources if now.get(name) != setup.sources[name])
+    now = contents(setup.sources)
+    changed = [os.path.relpath(name) for name in now if now[name] != setup.sources[name]]
     if changed:
         raise UsageError(
             f"{', '.join(changed)} changed while {setup.target} was judged, so that no result counts; expected files "

@@ -157,8 +157,8 @@ class SideProcess:
                 self._tail.more()
         except (KeyError, ValueError) as error:
             return self._failed(f"the answer of its gradoracle cannot be read: {error}")
-        if self._tail.damage:
-            return self._failed(f"the ledger of its gradoracle cannot be read: {self._tail.damage[0]}")
+        if self._tail.lines.damage:
+            return self._failed(f"the ledger of its gradoracle cannot be read: {self._tail.lines.damage[0]}")
         ledger = self._tail.ledgers[0] if self._tail.ledgers else None
         return {name: self._answered(name, each, ledger) for name, each in told.items()}
 

@@ -1,15 +1,8 @@
-"""Ledger file: the records of runs as lines of JSON, appended as they come and sealed one by one.
-
-The seal of a line is a digest of its content and of the seal before it. So a line that was cut, changed or removed is
-found and named, and every other line still counts. It shows damage; it does not show who wrote the file.
-"""
+"""Ledger file: the records of runs as sealed lines, appended as they come (``sealed_lines``)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +19,7 @@ from gradoracle.model.ledger import (
     SmallerRecord,
     is_of,
 )
+from gradoracle.model.sealed_lines import SealedLines, sealed
 from gradoracle.model.serialize import Unreadable, from_plain, to_brief
 
 SCHEMA = "gradoracle-ledger/1"  # raised when a field is renamed or removed, or changes its meaning
@@ -40,19 +34,23 @@ KINDS: Mapping[str, type[Header] | type[Record]] = {
 }
 """What a line may be, by its field ``record``."""
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_UNCOUNTED = "what it held is not counted"
-_SEAL = re.compile(r',"seal":"([0-9a-f]{32})"}$')
 
 
-def line_of(record: Header | Record, before: str) -> tuple[str, str]:
-    """The line of a record and its seal, given the seal of the line before it; "" of the first."""
-    content = json.dumps(fields_of(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    seal = _sealed(content, before)
-    return f'{content[:-1]},"seal":"{seal}"}}', seal
+def record_of(fields: Mapping[str, Any], number: int = 1) -> Header | Record:
+    """The record that a line holds; ``number``: of the line, for messages. Raises Unreadable."""
+    kind = KINDS.get(fields.get("record", ""))
+    if kind is None:
+        raise Unreadable(f"line {number} is a record {fields.get('record')!r}; expected one of {', '.join(KINDS)}")
+    if kind is Header and fields.get("schema") != SCHEMA:
+        raise Unreadable(f"its schema is {fields.get('schema')!r}; expected {SCHEMA!r}")
+    found: Header | Record = from_plain(kind, fields, f"line {number}")
+    return found
 
 
-def _sealed(content: str, before: str) -> str:
-    return hashlib.sha256(f"{before}{content}".encode()).hexdigest()[:32]
+def fields_of(record: Header | Record) -> dict[str, Any]:
+    """What the line of a record holds, but for the seal."""
+    fields = {"record": _NAMES[type(record)]} | ({"schema": SCHEMA} if isinstance(record, Header) else {})
+    return fields | to_brief(record)
 
 
 def text_of(sections: Iterable[Section]) -> str:
@@ -60,8 +58,8 @@ def text_of(sections: Iterable[Section]) -> str:
     lines, seal = [], ""
     for section in sections:
         for record in (section.header, *section.records):
-            line, seal = line_of(record, seal)
-            lines.append(f"{line}\n")
+            line, seal = sealed(fields_of(record), seal)
+            lines.append(line)
     return "".join(lines)
 
 
@@ -84,12 +82,15 @@ class LedgerFile:
         exists = path.exists() and path.stat().st_size > 0
         if exists and not resumes:
             raise UsageError(f"--ledger {path} exists already; expected a new file, or --resume to go on with it")
-        self._known = read(path, is_resumed=True) if exists else []
-        self._seal = ""
+        self._known, self._seal = [], ""
         try:
             self._file: BinaryIO = path.open("r+b" if exists else "wb")
             if exists:
-                self._continue()
+                tail = LedgerTail(path)
+                self._known = tail.whole(is_resumed=True)
+                self._seal = tail.lines.seal
+                self._file.truncate(tail.lines.end)
+                self._file.seek(tail.lines.end)
         except OSError as error:
             raise UsageError(f"--ledger {path} cannot be written: {why(error)}") from None
 
@@ -112,9 +113,9 @@ class LedgerFile:
         """Append a line; the first that cannot be written is the last that is tried."""
         if self.lost:
             return
-        line, self._seal = line_of(record, self._seal)
+        line, self._seal = sealed(fields_of(record), self._seal)
         try:
-            self._file.write(f"{line}\n".encode())
+            self._file.write(line.encode())
             self._file.flush()
         except OSError as error:
             self.lost = f"--ledger {self.path} cannot be written: {why(error)}"
@@ -122,139 +123,76 @@ class LedgerFile:
 
     def close(self) -> None:
         """The file is whole; that it holds what was written is checked."""
-        if not self.lost:
-            self._file.close()
-            last = None
-            for last in _lines(self.path):
-                if last.seal != last.expected:
-                    break
-            if last is None or (last.seal, last.expected) != (self._seal, self._seal):
-                self.lost = f"--ledger {self.path} was changed by another program while it was written"
-
-    def _continue(self) -> None:
-        """Go on after the last whole line; a cut one is no line."""
-        for line in _lines(self.path):
-            if line.is_cut:
-                self._file.truncate(line.start)
-                break
-            self._seal = line.seal or self._seal
-        self._file.seek(0, 2)
-
-
-class _Line:
-    """A line of a file: its number, where it starts, its content without the seal, its seal and that it should have."""
-
-    def __init__(self, number: int, start: int, raw: bytes, before: str) -> None:
-        self.number, self.start, self.is_cut = number, start, not raw.endswith(b"\n")
-        text = raw.decode("utf-8", "replace").rstrip("\n")
-        found = _SEAL.search(text)
-        self.content = f"{text[: found.start()]}}}" if found else text
-        self.seal = found[1] if found and not self.is_cut else ""
-        self.expected = _sealed(self.content, before)
-
-
-def _lines(path: Path) -> Iterator[_Line]:
-    before, start = "", 0
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            line = _Line(number, start, raw, before)
-            yield line
-            start += len(raw)
-            before = line.seal or before
+        if self.lost:
+            return
+        self._file.close()
+        written = SealedLines(self.path)
+        try:
+            written.more()
+        except OSError as error:
+            self.lost = f"--ledger {self.path} cannot be read again: {why(error)}"
+            return
+        if written.seal != self._seal or written.cut or written.damage:
+            self.lost = f"--ledger {self.path} is not what was written: another program changed it"
 
 
 class LedgerTail:
     """A ledger's file, read while it is written.
 
     Attributes:
+        lines: the file.
         ledgers: what was read so far, one for each header.
-        damage: what could not be read, a sentence each.
-        cut: that its last line is cut, a sentence; "" where it is whole.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._start, self._number, self._seal = path, 0, 0, ""
+        self.lines = SealedLines(path)
         self.ledgers: list[Ledger] = []
-        self.damage: list[str] = []
-        self.cut = ""
-        self.is_sealed = False  # whether any line has a seal
 
     def more(self) -> list[Record]:
-        """The records of the lines that were added since.
+        """The records that were added since.
 
         Raises:
             OSError: it cannot be read.
-            Unreadable, ValueError: it is no ledger of this schema.
+            Unreadable: it is no ledger of this schema.
         """
         found: list[Record] = []
-        with self._path.open("rb") as file:
-            file.seek(self._start)
-            for raw in file:
-                line = _Line(self._number + 1, self._start, raw, self._seal)
-                self.cut = f"{self._path}, line {line.number} is cut: {_UNCOUNTED}" if line.is_cut else ""
-                if line.is_cut:
-                    break
-                self._start, self._number, self._seal = self._start + len(raw), line.number, line.seal or self._seal
-                self.is_sealed = self.is_sealed or bool(line.seal)
-                if line.seal == line.expected:
-                    found += self._taken(json.loads(line.content), line.number)
-                else:
-                    what = "is not what was written, or lines before it are gone"
-                    self.damage.append(f"{self._path}, line {line.number} {what}: {_UNCOUNTED}")
+        for number, fields in self.lines.more():
+            record = record_of(fields, number)
+            if isinstance(record, Header):
+                self.ledgers.append(Ledger([Section(record, file=str(self.lines.path))]))
+            elif self.ledgers:
+                self.ledgers[-1].add(record)
+                found.append(record)
+            else:
+                self.lines.damage.append(f"{self.lines.path}, line {number} comes before any header")
         return found
 
-    def _taken(self, fields: dict[str, Any], number: int) -> list[Record]:
-        """Add the record of a line to the last ledger, or begin another."""
-        record = record_of(fields, number)
-        if isinstance(record, Header):
-            self.ledgers.append(Ledger([Section(record, file=str(self._path))]))
-        elif self.ledgers:
-            self.ledgers[-1].add(record)
-            return [record]
-        else:
-            self.damage.append(f"{self._path}, line {number} comes before any header: {_UNCOUNTED}")
-        return []
+    def whole(self, *, is_resumed: bool = False) -> list[Ledger]:
+        """The runs in the file, each with what is damaged; one that was resumed is one run.
+
+        Args:
+            is_resumed: whether a last line that is cut will be removed, and is no damage.
+
+        Raises:
+            UsageError: it cannot be read, or is no ledger of this schema.
+        """
+        path = self.lines.path
+        try:
+            self.more()
+        except OSError as error:
+            raise UsageError(f"{path}: {why(error)}; {EXPECTED}") from None
+        except (Unreadable, ValueError) as error:
+            raise UsageError(f"{path} cannot be read: {error}; {EXPECTED}") from None
+        damage = [*self.lines.damage, *([self.lines.cut] if self.lines.cut and not is_resumed else ())]
+        if not self.ledgers:
+            raise UsageError(f"{damage[0] if self.lines.seal else f'{path} holds no ledger'}; {EXPECTED}")
+        self.ledgers[-1].damage += damage
+        return runs(self.ledgers)
 
 
-def record_of(fields: Mapping[str, Any], number: int = 1) -> Header | Record:
-    """The record that a line holds; ``number``: of the line, for messages. Raises Unreadable."""
-    kind = KINDS.get(fields.get("record", ""))
-    if kind is None:
-        raise Unreadable(f"line {number} is a record {fields.get('record')!r}; expected one of {', '.join(KINDS)}")
-    if kind is Header and fields.get("schema") != SCHEMA:
-        raise Unreadable(f"its schema is {fields.get('schema')!r}; expected {SCHEMA!r}")
-    found: Header | Record = from_plain(kind, fields, f"line {number}")
-    return found
-
-
-def fields_of(record: Header | Record) -> dict[str, Any]:
-    """What the line of a record holds, but for the seal."""
-    fields = {"record": _NAMES[type(record)]} | ({"schema": SCHEMA} if isinstance(record, Header) else {})
-    return fields | to_brief(record)
-
-
-def read(path: Path, *, is_resumed: bool = False) -> list[Ledger]:
-    """The runs in a file, each with what is damaged; one that was resumed is one run.
-
-    Args:
-        path: the file.
-        is_resumed: whether a last line that is cut is removed, and no damage.
-
-    Raises:
-        UsageError: it cannot be read, or is no ledger of this schema.
-    """
-    tail = LedgerTail(path)
-    try:
-        tail.more()
-    except OSError as error:
-        raise UsageError(f"{path}: {why(error)}; {EXPECTED}") from None
-    except (Unreadable, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}; {EXPECTED}") from None
-    damage = [*tail.damage, *([tail.cut] if tail.cut and not is_resumed else ())]
-    if not tail.ledgers:
-        raise UsageError(f"{damage[0] if tail.is_sealed else f'{path} holds no ledger'}; {EXPECTED}")
-    tail.ledgers[-1].damage += damage
-    return runs(tail.ledgers)
+def read(path: Path) -> list[Ledger]:
+    """The runs in a file; raises UsageError as ``LedgerTail.whole``."""
+    return LedgerTail(path).whole()
 
 
 def runs(ledgers: Sequence[Ledger]) -> list[Ledger]:

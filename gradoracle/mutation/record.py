@@ -1,10 +1,9 @@
-"""Record: outcomes on disk, a line of json each, so that an interrupted run resumes; and an earlier report."""
+"""Record: outcomes on disk, a sealed line each, so that an interrupted run resumes; and an earlier report."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import gradoracle
 from gradoracle.model.errors import UsageError, why
+from gradoracle.model.sealed_lines import SealedLines
 from gradoracle.model.serialize import to_plain
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, MutantResult
@@ -37,7 +37,7 @@ def fingerprint(sources: Sequence[Source], settings: Sequence[Any]) -> str:
 
 
 class Lines:
-    """Entries in a file, a line of json each.
+    """Entries in a file, a sealed line each.
 
     Args:
         path: the file; its folder is made if missing.
@@ -48,26 +48,13 @@ class Lines:
         self.path, self._mark = path, mark
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Those of this mark, in order; truncated lines are left out."""
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return
-        for line in lines:
-            try:
-                entry = json.loads(line)
-                if entry["mark"] == self._mark:
-                    yield entry
-            except (ValueError, KeyError, TypeError):
-                continue
+        """Those of this mark, in order; lines that are damaged are left out."""
+        with suppress(OSError):
+            yield from (fields for _, fields in SealedLines(self.path).more() if fields.get("mark") == self._mark)
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Append one entry, on a line of its own even after a truncated one. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-            cut = file.read(1) not in (b"", b"\n")
-            file.write(b"\n" * cut + json.dumps({"mark": self._mark, **entry}).encode() + b"\n")
+        """Append one entry. Raises OSError."""
+        SealedLines(self.path).add({"mark": self._mark, **entry})
 
 
 class MutationRecord:

@@ -19,7 +19,8 @@ from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.project.definition_slice import sliced
-from gradoracle.project.provenance import files_of
+from gradoracle.project.import_closure import contents
+from gradoracle.project.provenance import closures
 from gradoracle.project.shipped_names import SHIPPED, family_names
 from gradoracle.project.values import LIKE
 
@@ -56,13 +57,13 @@ def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
 
 
 def sources(text: str, family: str | None) -> dict[str, str]:
-    """Digests of the files of a TARGET and --family in the current folder, and of what these import, by path."""
+    """Digests of the files of a TARGET and --family, and of what these import, by absolute path."""
     texts = [text, *([] if family is None else re.split("[@=]", family.replace(LIKE, "@")))]
-    found: dict[str, str] = {}
+    found: set[Path] = set()
     for place in {each.rpartition(":")[0] or each for each in texts} - {*family_names()}:
         with contextlib.suppress(TargetError):  # what is no file has none; what names nothing is reported elsewhere
-            found |= files_of((), str(_file_of(place)[0]))
-    return found
+            found |= {file for _, files in closures((), str(_file_of(place)[0])) for file in files}
+    return contents(map(str, found))
 
 
 def _shipped(name: str) -> Family:

@@ -73,6 +73,17 @@ def digests(files: Iterable[Path], root: Path) -> dict[str, str]:
     }
 
 
+def contents(files: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of each file's content, by its path as given; "" of one that cannot be read."""
+    found = {}
+    for file in sorted(files):
+        try:
+            found[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        except OSError:
+            found[file] = ""
+    return found
+
+
 def together(digests: Mapping[str, str]) -> str:
     """One digest of several files'."""
     return hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -66,7 +66,15 @@ def provenance(functions: Sequence[Any], target: str) -> Provenance:
 
 
 def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
-    """Digests of the import closure of functions and a TARGET, by path from the root of their tree.
+    """Digests of the import closure of functions and a TARGET, by path from the root of their tree."""
+    found: dict[str, str] = {}
+    for root, files in closures(functions, target):
+        found |= digests(files, root)
+    return found
+
+
+def closures(functions: Sequence[Any], target: str) -> Iterator[tuple[Path, list[Path]]]:
+    """The import closures of functions and a TARGET, each with the root of its tree.
 
     The root is that of the working tree, else the current folder, else the file's own. Installed packages are left out,
     and so are logs and reports, which may lie next to a kernel on one machine only.
@@ -79,10 +87,8 @@ def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
         root = _root(file)
         if is_source(str(file), str(root)):
             by_root.setdefault(root, set()).add(file)
-    found: dict[str, str] = {}
     for root, starts in sorted(by_root.items()):
-        found |= digests((file for file in _closure(frozenset(starts), root) if not _is_written(file)), root)
-    return found
+        yield root, [file for file in _closure(frozenset(starts), root) if not _is_written(file)]
 
 
 def packages_of(functions: Sequence[Any]) -> dict[str, str]:

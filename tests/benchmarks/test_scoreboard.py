@@ -42,6 +42,7 @@ from gradoracle.host import interpreter
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.errors import UsageError
 from gradoracle.model.kernel import kernel as adopted
+from gradoracle.model.sealed_lines import SealedLines
 from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.sources import sources_of
 from gradoracle.mutation.views import SCHEMA
@@ -341,10 +342,13 @@ def test_the_record_of_this_folder_is_that_of_the_last_run(tmp_path, monkeypatch
         {"mark": "new", "mutant": "b", "fate": "equivalent", "property": "", "seconds": 1.0},
     ]
     file = tmp_path / ".gradoracle" / "mutation" / "lse.jsonl"
-    file.parent.mkdir(parents=True)
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for line in lines:
+        SealedLines(file).add(line)
     found = mutations("lse", None).faults
     assert list(found) == ["b"] and not found["b"].scored
+    file.write_text(file.read_text().replace("equivalent", "killed"))
+    with pytest.raises(UsageError, match=r"lse.jsonl, line 3 is not what was written"):
+        mutations("lse", None)
 
 
 def test_the_command_says_in_one_sentence_what_it_does_not_take(tmp_path):

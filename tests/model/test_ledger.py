@@ -25,7 +25,8 @@ from gradoracle.model.ledger import (
     SeverityRecord,
     SmallerRecord,
 )
-from gradoracle.model.ledger_file import KINDS, LedgerFile, LedgerTail, fields_of, line_of, read, record_of, text_of
+from gradoracle.model.ledger_file import KINDS, LedgerFile, LedgerTail, fields_of, read, record_of, text_of
+from gradoracle.model.sealed_lines import sealed
 from gradoracle.model.severity import Severity
 from gradoracle.project.request import Request
 from tests.check.test_ledgers import FILE
@@ -115,16 +116,16 @@ def test_a_tail_sees_lines_as_they_come(tmp_path: Path, written: Path) -> None:
             at += size
             tail = tail or LedgerTail(path)
             seen += tail.more()
-    assert tail is not None and not tail.damage and not tail.cut
+    assert tail is not None and not tail.lines.damage and not tail.lines.cut
     whole = [each for ledger in read(written) for section in ledger.sections for each in section.records]
     assert list(map(fields_of, seen)) == list(map(fields_of, whole))
 
 
 def test_a_seal_covers_its_line_and_all_before_it() -> None:
-    first, seal = line_of(HEADER, "")
-    _, one = line_of(EndRecord(1.0), seal)
-    assert json.loads(first)["seal"] == seal
-    assert one not in (line_of(EndRecord(1.0), "")[1], line_of(EndRecord(2.0), seal)[1])
+    first, seal = sealed({"a": 1}, "")
+    _, one = sealed({"b": 1}, seal)
+    assert json.loads(first) == {"a": 1, "seal": seal}
+    assert one not in (sealed({"b": 1}, "")[1], sealed({"b": 2}, seal)[1])
 
 
 def test_a_file_that_another_program_changes_meanwhile_is_lost(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_file_that_another_program_changes_meanwhile_is_lost(tmp_path: Path) -
         file.add(EndRecord(1.0))
         path.write_text(spoil(path.read_text()))
         file.close()
-        assert "was changed by another program" in file.lost
+        assert "is not what was written: another program changed it" in file.lost
 
 
 def test_a_disk_that_is_full_ends_the_ledger_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
