@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file completely or not at all: the old content stays until all of the new is on disk.
 
     A pipe, a device, or a file in a folder that takes no new files is written in place; a link stays a link.
@@ -15,19 +15,19 @@ def write(path: Path, text: str) -> None:
     Raises:
         OSError: as ``open`` does, or the disk is full.
     """
-    path = path.resolve()
+    path, data = path.resolve(), content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
         return
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except PermissionError:  # the file can be written, its folder cannot
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
         return
     new = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         new.chmod(path.stat().st_mode if path.exists() else 0o666 & ~_umask())

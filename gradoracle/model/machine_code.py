@@ -1,15 +1,16 @@
 """Machine code: numeric functions compiled by numba if it is installed, cached by the content of their folder.
 
-numba's own cache lies next to the source file, so every checkout and worktree would compile anew.
+numba's own cache lies next to the source file, so every checkout and worktree would compile anew; and it unpickles
+whatever lies there. Here it is a file of the cache for each function and signature, sealed as ``model.cache`` says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
 import os
+import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,11 +18,11 @@ from typing import Any, TypeVar
 
 from gradoracle.model import cache
 from gradoracle.model.errors import tell, why
+from gradoracle.model.files import write
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Result = TypeVar("_Result")
 _LOCATOR = f"{__name__}.ByContent"
-_OTHERS = "UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"  # numba's own, where there is no cache
 
 _WORTH_A_THREAD = 1 << 20  # bytes of one piece of work
 _IN_FLIGHT = 1 << 32  # bytes of all that run at once
@@ -109,37 +110,65 @@ def _compiled(compiler: Any, function: Callable[..., Any], cache_of: Callable[[A
     """What a decorator of numba makes of a function, with machine code kept on disk where that is possible."""
     import numba
 
-    numba.config.CACHE_LOCATOR_CLASSES = f"{_LOCATOR},{_OTHERS}"  # type: ignore[attr-defined]
-    try:
-        made = compiler(cache=True)(function)
-    except RuntimeError as error:  # there is no folder at all that can be written
-        _report(f"machine code is not kept, and compiled in every process: {error}")
+    root = cache.folder()
+    if root is None:
         return compiler()(function)
-    _spare(cache_of(made))
+    before = numba.config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
+    try:
+        key = cache.key_of(root)
+        numba.config.CACHE_LOCATOR_CLASSES = _LOCATOR  # type: ignore[attr-defined]
+        made = compiler(cache=True)(function)
+    except (OSError, RuntimeError) as error:  # RuntimeError of numba: the folder cannot be made
+        what = why(error) if isinstance(error, OSError) else str(error)
+        _report(f"machine code is not kept, and compiled in every process: {what}")
+        return compiler()(function)
+    finally:
+        numba.config.CACHE_LOCATOR_CLASSES = before  # type: ignore[attr-defined]
+    kept = cache_of(made)
+    kept._cache_file = _Kept(Path(kept.cache_path), f"{function.__module__}.{function.__qualname__}", key)
     return made
 
 
-def _spare(kept: Any) -> None:
-    """Let a function whose machine code cannot be stored or read be compiled anew; that is reported once a process."""
-    save, load = kept.save_overload, kept.load_overload
+class _Kept:
+    """What numba keeps of one function, in place of its own files of pickles: a sealed pickle for each signature."""
 
-    def save_overload(signature: Any, data: Any) -> None:
+    def __init__(self, folder: Path, name: str, key: bytes) -> None:
+        self._folder, self._name, self._key = folder, name, key
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep the code of a signature."""
+        from numba.core.serialize import dumps
+
+        file = self._file(key)
         try:
-            save(signature, data)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write(file, cache.sealed(self._key, file.name, dumps(data)))
         except OSError as error:
-            _report(f"the cache {kept.cache_path} cannot be written, so machine code is not kept: {why(error)}")
+            _report(f"the cache {self._folder} cannot be written, so machine code is not kept: {why(error)}")
 
-    def load_overload(signature: Any, context: Any) -> Any:
+    def load(self, key: Any) -> Any:
+        """The code of a signature; None where there is none that was kept here."""
+        file = self._file(key)
         try:
-            return load(signature, context)
-        except Exception as error:  # whatever unpickling half a file raises
-            what = why(error) if isinstance(error, OSError) else "its content is not what was written"
-            _report(f"the cache {kept.cache_path} is damaged ({what}), and functions are compiled anew")
-            with contextlib.suppress(OSError):
-                kept.flush()
+            content = cache.unsealed(self._key, file.name, file.read_bytes())
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            _report(f"the cache {file} cannot be read ({why(error)}), and functions are compiled anew")
+            return None
+        if content is None:
+            _report(f"the cache {file} is not what was written here, and functions are compiled anew")
+            return None
+        return pickle.loads(content)
 
-    kept.save_overload, kept.load_overload = save_overload, load_overload
+    def flush(self) -> None:
+        """Keep nothing from before; each content has a folder of its own."""
+
+    def _file(self, key: Any) -> Path:
+        import numba
+
+        text = repr((numba.__version__, self._name, key))
+        return self._folder / f"{self._name.rpartition('.')[2]}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 @functools.cache

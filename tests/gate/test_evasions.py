@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from gate.project import CONFIG, HELPER, KERNEL, Project
 from gate.test_baseline import FILE, rewrite, save

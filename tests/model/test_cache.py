@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from gradoracle.model import cache
-from gradoracle.model.cache import Cache, digest, folder
+from gradoracle.model.cache import KEY, Cache, digest, folder, key_of, sealed
 
 
 @pytest.fixture
@@ -47,6 +48,31 @@ def test_damage_is_no_document_and_is_said_once(
     assert len(said) == 1 and str(tmp_path / "numbers" / "one") in said[0] and "computed again" in said[0]
     entries.write("one", 4)
     assert entries.read("one") == 4
+
+
+def test_only_what_was_sealed_with_the_key_of_this_folder_is_read(
+    entries: Cache, tmp_path: Path, said: list[str]
+) -> None:
+    one, two = (tmp_path / "numbers" / name for name in ("one", "two"))
+    content = b'{"value": 7}'
+    for forged in (
+        hashlib.sha256(content).hexdigest().encode() + b"\n" + content,  # by a digest that anybody can make
+        sealed(bytes(32), "one", content),  # of another key
+        two.read_bytes(),  # of another entry
+    ):
+        one.write_bytes(forged)
+        assert entries.read("one") is None
+    assert len(said) == 1
+    one.write_bytes(sealed(key_of(tmp_path), "one", content))
+    assert entries.read("one") == {"value": 7}
+
+
+def test_a_key_that_others_can_read_is_none(entries: Cache, tmp_path: Path, said: list[str]) -> None:
+    assert (tmp_path / KEY).stat().st_mode & 0o777 == 0o600
+    (tmp_path / KEY).chmod(0o644)
+    assert entries.read("one") is None and "mode 644" in said[0] and "expected 600" in said[0]
+    entries.write("three", 3)
+    assert not (tmp_path / "numbers" / "three").exists()
 
 
 def test_a_full_disk_is_said_once_and_loses_nothing_that_is_there(

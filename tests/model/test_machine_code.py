@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from gradoracle.model import machine_code
-from gradoracle.model.cache import VARIABLE
+from gradoracle.model.cache import VARIABLE, key_of, sealed
 from gradoracle.model.machine_code import HAS_NUMBA, jitted, side_by_side
 
 SOURCE = """
@@ -75,10 +77,34 @@ def test_a_change_of_a_called_function_in_another_file_is_compiled(tmp_path: Pat
 
 
 @needs_numba
-def test_without_a_cache_numba_keeps_it_in_its_own_way(tmp_path: Path) -> None:
-    assert _run(tmp_path / "one", SOURCE, "") == ["5.0", "0", "1"]
+def test_without_a_cache_no_code_is_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the place of a folder")
-    assert _run(tmp_path / "one", SOURCE, tmp_path / "file") == ["5.0", "1", "0"]
+    for cache in ("", tmp_path / "file"):
+        for _ in range(2):
+            assert _run(tmp_path / "one", SOURCE, cache) == ["5.0", "0", "1"]
+    assert not list(tmp_path.rglob("*.nb[ci]")), "numba would unpickle whatever lies there"
+
+
+@needs_numba
+def test_code_that_another_program_wrote_is_not_loaded(tmp_path: Path) -> None:
+    """It would be a pickle, and a pickle is a program."""
+    folder, cache = tmp_path / "one", tmp_path / "cache"
+    assert _run(folder, SOURCE, cache) == ["5.0", "0", "1"]
+    (file,) = (cache / "numba").rglob("added-*")
+    program = b"cos\nsystem\n(S'touch %s'\ntR." % str(tmp_path / "ran").encode()
+    for seal in (b"", hashlib.sha256(program).hexdigest().encode() + b"\n", file.read_bytes()[:65]):
+        file.write_bytes(seal + program)
+        done = _ran(folder, "numbers_of", cache)
+        assert done.stdout.split() == ["5.0", "0", "1"] and "is not what was written here" in done.stderr
+        assert not (tmp_path / "ran").exists()
+    file.write_bytes(sealed(key_of(cache), file.name, program))  # by who has the key
+    _ran_freely(folder, cache)
+    assert (tmp_path / "ran").exists()
+
+
+def _ran_freely(folder: Path, cache: Path) -> None:
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _ran(folder, "numbers_of", cache)
 
 
 FULL = "import resource\n\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
@@ -89,12 +115,16 @@ def test_a_full_disk_and_a_damaged_entry_cost_time_and_no_result(tmp_path: Path)
     folder, cache = tmp_path / "one", tmp_path / "cache"
     assert _run(folder, FULL + SOURCE, cache) == ["5.0", "0", "1"]
     (line,) = _ran(folder, "numbers_of", cache).stderr.splitlines()
-    assert line.startswith(f"gradoracle: the cache {cache}") and "cannot be written" in line
+    assert "machine code is not kept" in line and "file too large" in line
     assert _run(folder, SOURCE, cache) == ["5.0", "0", "1"]
-    for file in cache.rglob("*.nb[ci]"):
+    for file in cache.rglob("added-*"):
         file.write_bytes(file.read_bytes()[:40])
     done = _ran(folder, "numbers_of", cache)
-    assert done.stdout.split()[0] == "5.0" and "is damaged" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        done.stdout.split()[0] == "5.0"
+        and "is not what was written" in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    )
     assert _run(folder, SOURCE, cache) == ["5.0", "1", "0"]  # it was written anew
 
 
