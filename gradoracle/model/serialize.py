@@ -11,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -89,86 +89,160 @@ def from_plain(kind: type[T], value: object, place: str = "") -> T:
     Raises:
         Unreadable: a field without a default is missing, or a value has another type.
     """
-    return _read(kind, value, place or getattr(kind, "__name__", str(kind)))  # type: ignore[no-any-return]
+    try:
+        return _reader(kind)(value)  # type: ignore[no-any-return, arg-type]
+    except _Wrong as wrong:
+        raise Unreadable(f"{place or getattr(kind, '__name__', kind)}{wrong.place}{wrong.what}") from None
 
 
-def _read(kind: Any, value: object, place: str) -> Any:
-    origin = typing.get_origin(kind)
-    if kind is Any:
-        return value
-    if origin in _UNIONS:
-        return _either(typing.get_args(kind), value, place)
-    if origin in _SEQUENCES:
-        return _SEQUENCES[origin](_items(typing.get_args(kind), value, place))
-    if origin in _MAPPINGS:
-        item = typing.get_args(kind)[1]
-        return {key: _read(item, each, f"{place}.{key}") for key, each in _object(value, place).items()}
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, _object(value, place), place)
-    if issubclass(kind, Enum):
-        try:
-            return kind(value)
-        except ValueError:
-            raise _wrong(place, f"one of {', '.join(str(each.value) for each in kind)}", value) from None
-    return _scalar(kind, value, place)
+class _Wrong(Exception):
+    """A value that is not what it should be; each container around it adds where it is."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.place = what, ""
+
+    def within(self, place: str) -> _Wrong:
+        """The same, seen from a container."""
+        self.place = place + self.place
+        return self
 
 
-def _either(kinds: tuple[Any, ...], value: object, place: str) -> Any:
-    """The value as the first of several types that accepts it; else the complaint of the first."""
-    if value is None and type(None) in kinds:
-        return None
-    first: Unreadable | None = None
-    for kind in kinds:
-        if kind is not type(None):
-            try:
-                return _read(kind, value, place)
-            except Unreadable as error:
-                first = first or error
-    raise first or _wrong(place, "nothing", value)
-
-
-def _items(kinds: tuple[Any, ...], value: object, place: str) -> list[Any]:
-    """The items of a list whose type arguments are ``kinds``: ``(X,)``, ``(X, ...)``, or one for each item."""
-    if not isinstance(value, list):
-        raise _wrong(place, "a list", value)
-    if len(kinds) == 1 or kinds[-1] is Ellipsis:
-        kinds = (kinds[0],) * len(value)
-    if len(kinds) != len(value):
-        raise _wrong(place, f"{len(kinds)} items", value)
-    return [_read(each, item, f"{place}[{i}]") for i, (each, item) in enumerate(zip(kinds, value, strict=True))]
-
-
-def _object(value: object, place: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise _wrong(place, "an object", value)
-    return value
-
-
-def _dataclass(kind: Any, value: dict[str, object], place: str) -> Any:
-    hints, given = _hints(kind), {}
-    for field in dataclasses.fields(kind):
-        key = key_of(field)
-        if key in value:
-            given[field.name] = _read(hints[field.name], value[key], f"{place}.{key}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise Unreadable(f"{place} has no field {key!r}")
-    return kind(**given)
-
-
-_hints = functools.cache(typing.get_type_hints)
-
-
-def _scalar(kind: Any, value: Any, place: str) -> Any:
-    if kind is float and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise _wrong(place, "a number", value) from None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _wrong(place, kind.__name__, value)
-    return value
-
-
-def _wrong(place: str, expected: str, value: object) -> Unreadable:
+def _wrong(expected: str, value: object) -> _Wrong:
     shown = repr(value)
-    return Unreadable(f"{place} is {shown if len(shown) <= 60 else f'{shown[:57]}...'}; expected {expected}")
+    return _Wrong(f" is {shown if len(shown) <= 60 else f'{shown[:57]}...'}; expected {expected}")
+
+
+Reader = Callable[[Any], Any]
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """What reads values of a type; made once, since a ledger and each reply of a host have thousands."""
+    origin, own = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return lambda value: value
+    if origin in _UNIONS:
+        return _of_union(own)
+    if origin in _SEQUENCES:
+        return _of_sequence(_SEQUENCES[origin], own)
+    if origin in _MAPPINGS:
+        return _of_mapping(own[1])
+    if dataclasses.is_dataclass(kind):
+        return _of_dataclass(kind)
+    return _of_enum(kind) if issubclass(kind, Enum) else _of_scalar(kind)
+
+
+def _of_union(kinds: tuple[Any, ...]) -> Reader:
+    """The value as the first of several types that accepts it; else the complaint of the first."""
+    has_none = type(None) in kinds
+    readers = [_reader(kind) for kind in kinds if kind is not type(None)]
+
+    def read(value: Any) -> Any:
+        if value is None and has_none:
+            return None
+        first: _Wrong | None = None
+        for each in readers:
+            try:
+                return each(value)
+            except _Wrong as wrong:
+                first = first or wrong
+        raise first or _wrong("nothing", value)
+
+    return read
+
+
+def _of_sequence(made: type, kinds: tuple[Any, ...]) -> Reader:
+    """A list whose type arguments are ``kinds``: ``(X,)``, ``(X, ...)``, or one for each item."""
+    is_alike = len(kinds) == 1 or kinds[-1] is Ellipsis
+    readers = [_reader(kind) for kind in kinds[:1] if is_alike] or [_reader(kind) for kind in kinds]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _wrong("a list", value)
+        if not is_alike and len(readers) != len(value):
+            raise _wrong(f"{len(readers)} items", value)
+        items: list[Any] = []
+        try:
+            for each, item in zip(readers * len(value) if is_alike else readers, value, strict=True):
+                items.append(each(item))
+        except _Wrong as wrong:
+            raise wrong.within(f"[{len(items)}]") from None
+        return made(items)
+
+    return read
+
+
+def _of_mapping(kind: Any) -> Reader:
+    each = _reader(kind)
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _wrong("an object", value)
+        found, key = {}, ""
+        try:
+            for key, item in value.items():
+                found[key] = each(item)
+        except _Wrong as wrong:
+            raise wrong.within(f".{key}") from None
+        return found
+
+    return read
+
+
+def _of_dataclass(kind: Any) -> Reader:
+    hints, missing = typing.get_type_hints(kind), dataclasses.MISSING
+    own = {
+        key_of(field): (field.name, functools.cache(lambda hint=hints[field.name]: _reader(hint)))
+        for field in dataclasses.fields(kind)
+    }
+    needed = [
+        key_of(field)
+        for field in dataclasses.fields(kind)
+        if field.default is missing and field.default_factory is missing
+    ]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong("an object", value)
+        given, key = {}, ""
+        try:
+            for key, item in value.items():
+                if key in own:
+                    name, reader = own[key]
+                    given[name] = reader()(item)
+        except _Wrong as wrong:
+            raise wrong.within(f".{key}") from None
+        for key in needed:
+            if key not in value:
+                raise _Wrong(f" has no field {key!r}")
+        return kind(**given)
+
+    return read
+
+
+def _of_enum(kind: type[Enum]) -> Reader:
+    known = {each.value: each for each in kind}
+
+    def read(value: Any) -> Any:
+        try:
+            return known[value]
+        except (KeyError, TypeError):
+            raise _wrong(f"one of {', '.join(str(each) for each in known)}", value) from None
+
+    return read
+
+
+def _of_scalar(kind: Any) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if kind is float and not isinstance(value, bool):
+            try:
+                return float(value)
+            except (TypeError, ValueError):
+                raise _wrong("a number", value) from None
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise _wrong(kind.__name__, value)
+        return value
+
+    return read

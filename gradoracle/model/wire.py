@@ -1,7 +1,7 @@
 """Wire: how calls and replies travel between a judge and a host in another process.
 
-A message is a length, a JSON document of that many bytes, and the bytes of the tensors that it names. What a host sends
-is read as input from a stranger: nothing in it is executed, and what is not as described here is refused.
+A message is two lengths, a JSON document, and the bytes of the tensors that it names: so many bytes each. What a host
+sends is read as input from a stranger: nothing in it is executed, and what is not as described here is refused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.call import Call, End, Facts, Held, Reply
-from gradoracle.model.serialize import Unreadable, from_plain, to_plain
+from gradoracle.model.serialize import Unreadable, from_plain, to_brief, to_plain
 from gradoracle.model.tensor_bits import NoAddresses, addresses, is_sparse, storage_bytes
 from gradoracle.model.wording import printable
 
 Fill = Callable[[memoryview], None]
 """Fills memory with the next bytes that the other side sends; raises EOFError where there are none."""
 
-_LENGTH = struct.Struct(">Q")
+_LENGTHS = struct.Struct(">QQ")
 _SMALL = 1 << 18  # bytes of a message that is sent at once
 MOST_TEXT = 1 << 24  # bytes of a JSON document
 _VALUES = ("inputs", "tangents", "cotangents", "later", "options", "arguments")  # fields of a call that hold tensors
@@ -102,9 +102,10 @@ class _Packed:
 
     def message(self, document: Mapping[str, Any]) -> list[Any]:
         """The parts of a message, to be sent one after the other."""
-        text = json.dumps({**document, "blobs": [blob.numel() for blob in self.blobs]}).encode()
-        parts = [_LENGTH.pack(len(text)), text, *(blob.numpy() for blob in self.blobs if blob.numel())]
-        is_small = len(text) + sum(blob.numel() for blob in self.blobs) < _SMALL
+        sizes = [blob.numel() for blob in self.blobs]
+        text = json.dumps({**document, "blobs": sizes}, separators=(",", ":")).encode()
+        parts = [_LENGTHS.pack(len(text), sum(sizes)), text, *(blob.numpy() for blob in self.blobs if blob.numel())]
+        is_small = len(text) + sum(sizes) < _SMALL
         return [b"".join(map(bytes, parts))] if is_small else parts  # each part sent may wake the other side
 
 
@@ -201,7 +202,7 @@ def of_call(call: Call, number: int) -> list[Any]:
     """A call as a message; the reply has its number."""
     packed = _Packed(whole=True)
     own = {each.name: getattr(call, each.name) for each in fields(Call)}
-    document = {name: packed.plain(value) if name in _VALUES else to_plain(value) for name, value in own.items()}
+    document = {name: packed.plain(value) if name in _VALUES else to_brief(value) for name, value in own.items()}
     return packed.message({"call": document, "number": number})
 
 
@@ -218,8 +219,8 @@ def of_reply(reply: Reply, number: int) -> list[Any]:
     returned, after = _Packed(whole=False), _Packed(whole=True)
     document = {
         "returned": returned.plain(reply.returned),
-        "facts": to_plain(reply.facts),
-        "end": to_plain(reply.end),
+        "facts": to_brief(reply.facts),
+        "end": to_brief(reply.end),
     }
     after.blobs = returned.blobs
     return after.message({"reply": {**document, "after": after.plain(reply.after)}, "number": number})
@@ -273,30 +274,38 @@ def read(fill: Fill, most: float = math.inf) -> tuple[Any, list[Tensor | None]]:
         Malformed: it is none.
         EOFError: there is none.
     """
-    (length,) = _LENGTH.unpack(_filled(fill, _LENGTH.size))
+    length, every = _LENGTHS.unpack(_filled(fill, _LENGTHS.size))
     if length > MOST_TEXT:
         raise Malformed(f"a message of {length} bytes")
+    is_small = length + every < _SMALL and every <= most
+    content = _filled(fill, length + every if is_small else length)  # each read may wait for the other side
     try:
-        document = json.loads(_filled(fill, length))
+        document = json.loads(content[:length].decode())
         sizes = [_size(each) for each in document["blobs"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Malformed("a message that is no JSON") from None
+    if sum(sizes) != every:
+        raise Malformed(f"a message of {every} bytes besides its text, which names {sum(sizes)}")
     blobs: list[Tensor | None] = []
+    at = length
     for size in sizes:
         if sum(sizes[: len(blobs) + 1]) > most:
             return document, [*blobs, *[None] * (len(sizes) - len(blobs))]
         blob = torch.empty(size, dtype=torch.uint8)
-        if size:
+        if size and is_small:
+            blob.numpy()[:] = memoryview(content)[at : at + size]
+        elif size:
             fill(memoryview(blob.numpy()))  # type: ignore[arg-type]
+        at += size
         blobs.append(blob)
     return document, blobs
 
 
-def _filled(fill: Fill, size: int) -> bytes:
+def _filled(fill: Fill, size: int) -> bytearray:
     found = bytearray(size)
     if size:
         fill(memoryview(found))
-    return bytes(found)
+    return found
 
 
 _hints = functools.cache(typing.get_type_hints)

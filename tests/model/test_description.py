@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from gradoracle.execution.device import prepare
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.description import Description, described, kernel_of
 from gradoracle.model.dims import Sizes
 from gradoracle.model.location import place_of
 from gradoracle.model.serialize import from_plain, to_plain
 from gradoracle.project.target import shipped
+
+prepare("cpu")  # before kernels are imported, which tests of this process share
 
 
 def through(own: Description) -> Description:

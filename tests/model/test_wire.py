@@ -100,26 +100,27 @@ def test_what_is_too_large_is_not_read() -> None:
 
 def message(document: Any, blobs: bytes = b"") -> bytes:
     text = json.dumps(document).encode()
-    return struct.pack(">Q", len(text)) + text + blobs
+    return struct.pack(">QQ", len(text), len(blobs)) + text + blobs
 
 
 def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
     whole = b"".join(bytes(part) for part in wire.of_reply(reply(call()), 7))
-    (length,) = struct.unpack(">Q", whole[:8])
-    document = json.loads(whole[8 : 8 + length])
+    length, _ = struct.unpack(">QQ", whole[:16])
+    document = json.loads(whole[16 : 16 + length])
     change(document)
-    return message(document, whole[8 + length :])
+    return message(document, whole[16 + length :])
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        struct.pack(">Q", 1 << 60),
+        struct.pack(">QQ", 1 << 60, 0),
+        struct.pack(">QQ", 13, 1 << 20) + b'{"blobs":[3]}' + b"abc",
         message([]),
         message({"blobs": [-1]}),
         message({"blobs": ["x"]}),
         message({"blobs": []}),
-        struct.pack(">Q", 3) + b"\x80\x04.",
+        struct.pack(">QQ", 3, 0) + b"\x80\x04.",
         edited(lambda own: own.update(number=8)),
         edited(lambda own: own["reply"].pop("facts")),
         edited(lambda own: own["reply"]["facts"].update(launches="many")),
@@ -130,7 +131,7 @@ def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(dtype="object")),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(blob=99)),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_what_is_no_reply_is_refused(content: bytes) -> None:
     with pytest.raises(wire.Malformed):
