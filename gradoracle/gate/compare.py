@@ -114,6 +114,13 @@ def compare(
     return lines
 
 
+def shared_gaps(base: Answer | None, head: Answer) -> list[str]:
+    """What was not checked though it should be, in the base neither: no question about the change is open."""
+    if base is None or base.report is None or head.report is None:
+        return []
+    return [each for each in head.report.unmet if each in base.report.unmet]
+
+
 def _broken(base: Answer | None, head: Answer, same_cases: bool = True) -> dict[VerdictKey, Broken]:
     """The verdicts that are broken in the change, pooled ones included."""
     found: dict[VerdictKey, Broken] = {}

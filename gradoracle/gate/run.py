@@ -13,7 +13,7 @@ from gradoracle.execution import fork_server
 from gradoracle.gate import acknowledged
 from gradoracle.gate.answer import Answer
 from gradoracle.gate.baseline import Baseline, Unusable, load
-from gradoracle.gate.compare import compare, proven
+from gradoracle.gate.compare import compare, proven, shared_gaps
 from gradoracle.gate.gate_target import GateTarget
 from gradoracle.gate.ledger_cache import LedgerCache
 from gradoracle.gate.repository import repository
@@ -269,8 +269,11 @@ class _Gate:
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
         found = compare(base, head, known, self.asked.today, is_same)
-        lines = [*subject.lines, *found]
-        return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
+        shared = shared_gaps(base, head)
+        found += [Line(Kind.UNCHECKED, Weight.NOTE, f"in the base neither: {each}") for each in shared]
+        comparison = Comparison(self.name, [*subject.lines, *found], subject.files)
+        unmet = [each for each in head.report.unmet if each not in shared]
+        return replace(head.report, target=subject.name, comparison=comparison, unmet=unmet)
 
     def _keep(self, subject: GateTarget, head: Answer) -> None:
         """Keep the answer about the change, with what judges it, for a baseline."""
