@@ -17,7 +17,7 @@ from gradoracle.cases.saved_tensors import saved_case, saved_line
 from gradoracle.cases.stream import stream
 from gradoracle.check import memory_estimate, worker
 from gradoracle.check.properties import no_such_property
-from gradoracle.check.setup import CALL_SECONDS, Setup, functions_of, subjects
+from gradoracle.check.setup import CALL_SECONDS, IMPORT_GRACE, IMPORT_SECONDS, Setup, functions_of, subjects
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
@@ -165,6 +165,7 @@ def setup_of(request: Request, device: str) -> Setup:
         dict(request.contracts),
         dict(request.arguments),
         CALL_SECONDS if request.call_seconds is None else request.call_seconds,
+        min(IMPORT_SECONDS, math.inf if request.seconds is None else request.seconds + IMPORT_GRACE),
         request.inputs,
         request.places,
         request.called_in if device == "cpu" else "",

@@ -25,6 +25,8 @@ from gradoracle.project.import_closure import contents
 from gradoracle.project.target import described_target, resolve
 
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging
+IMPORT_SECONDS = 600.0  # for importing the kernels; where a run has a time limit, so much longer than that:
+IMPORT_GRACE = 15.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Setup:
     contracts: Mapping[str, str]
     arguments: Mapping[str, Any]
     call_seconds: float = CALL_SECONDS
+    import_seconds: float = IMPORT_SECONDS
     inputs: str | None = None
     places: Places | None = None
     called_in: str = ""  # a folder: which of its functions the kernel's calls run is noted

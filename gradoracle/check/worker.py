@@ -123,6 +123,7 @@ def _started(setup: Setup, announce: Phase) -> HostProcess:
         HOST_ENTRY,
         setup,
         seconds=setup.call_seconds,
+        startup=setup.import_seconds,
         env=variables(setup.device),
         memory=None if limit == resource.RLIM_INFINITY else limit,
         folder=os.getcwd() if setup.places is None else setup.places.kernels,

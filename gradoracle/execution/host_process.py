@@ -27,7 +27,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.wording import printable
 
-STARTUP_LIMIT = 600.0  # seconds for importing the kernel
+STARTUP_LIMIT = 600.0  # seconds by the clock for importing the kernel
 _BUSY = 0.9  # of its limit: a process that used so much of the processor was busy, and no load kept it waiting
 _PATIENCE = 3.0  # times its limit that a call may take by the clock, where it uses less of the processor
 _TICK = 0.2  # seconds between two looks at a process that says nothing
@@ -50,6 +50,7 @@ class HostProcess:
         entry: "package.module:function", called there as ``host.serve.serve`` says.
         setup: its argument.
         seconds: of processor time after which a call counts as hanging, or three times as many by the clock.
+        startup: seconds by the clock for importing the kernel.
         env: environment variables of the process, besides those of this one.
         memory: bytes beyond which an allocation there fails; None: no limit.
         folder: its working directory.
@@ -65,6 +66,7 @@ class HostProcess:
         setup: Any,
         *,
         seconds: float,
+        startup: float = STARTUP_LIMIT,
         env: Mapping[str, str] | None = None,
         memory: int | None = None,
         folder: str | None = None,
@@ -72,6 +74,7 @@ class HostProcess:
     ) -> None:
         self._message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
         self.seconds, self._env, self._memory, self._folder = seconds, dict(env or {}), memory, folder
+        self._startup = startup
         self._announce = announce
         self._child: Child | None = None
         self._is_ready = False
@@ -204,7 +207,7 @@ class HostProcess:
         if self._is_ready:
             return
         try:
-            with self._timed(STARTUP_LIMIT):
+            with self._timed(self._startup, patience=1.0):
                 document, _ = self._answer(0)
             if "failed" in document:
                 kind, sentence, trace = (printable(str(each), _MOST_TRACE) for each in document["failed"])
@@ -300,7 +303,7 @@ class HostProcess:
         if self._own.process.poll() is not None:
             raise self._gone()
         if self._clock is not None and self._clock.is_over():
-            raise _Gone("time limit", f"exceeded its time limit of {self._clock.limit:g} s")
+            raise _Gone("time limit", f"exceeded its time limit of {self._clock.limit:.3g} s")
 
     def _gone(self) -> _Gone:
         """How the process ended."""
@@ -310,9 +313,9 @@ class HostProcess:
         return _Gone(kind, how)
 
     @contextmanager
-    def _timed(self, limit: float) -> Iterator[None]:
-        """Let what is asked within take so long at most."""
-        self._clock = _Clock(self._own.process.pid, limit)
+    def _timed(self, limit: float, patience: float = _PATIENCE) -> Iterator[None]:
+        """Let what is asked within take so long at most, or ``patience`` times that where others take the processor."""
+        self._clock = _Clock(self._own.process.pid, limit, patience)
         try:
             yield
         finally:
@@ -329,8 +332,8 @@ def _frozen(value: Any) -> Any:
 class _Clock:
     """The time that a process takes for one answer: of the processor, and by the clock."""
 
-    def __init__(self, pid: int, limit: float) -> None:
-        self.limit, self._pid = limit, pid
+    def __init__(self, pid: int, limit: float, patience: float) -> None:
+        self.limit, self._pid, self._patience = limit, pid, patience
         self._runs = True
         self._begun, self._used = time.monotonic(), -1.0
         self._before = (0.0, 0.0)
@@ -353,7 +356,7 @@ class _Clock:
         clock = self._before[0] + time.monotonic() - self._begun
         if clock < self.limit:
             return False
-        return clock > _PATIENCE * self.limit or (
+        return clock > self._patience * self.limit or (
             self._before[1] + _processor_seconds(self._pid) - self._used >= _BUSY * self.limit
         )
 

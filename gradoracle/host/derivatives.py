@@ -201,19 +201,33 @@ def vjp_twice(bound: Bound) -> Parts:
 
 
 def vjp_in_the_same_memory(bound: Bound) -> Parts:
-    """Outputs and gradients of two calls, the second with other inputs in the same memory; and the first after it."""
-    first = vjp(bound)
+    """Outputs and gradients of two calls, the second with other inputs in the same memory; and the first after it.
+
+    They are two steps of a training: inputs have a grad_fn, and lead to the same leaves, which are changed in place.
+    """
+    leaves = bound.leaves(None)
+    first = _step(bound, leaves)
     if "gradients" not in first:
         return first
     kept = {f"{part} at once": tuple(None if t is None else t.clone() for t in own) for part, own in first.items()}
     mine = {_memory(tensor) for tensor in bound.inputs.values()}
     for name, tensor in bound.asked.later.items():
         _storage(bound.inputs[name]).copy_(_storage(tensor))
-    second = vjp(bound)
+    second = _step(bound, leaves)
     for part, own in first.items():  # what a call returned of its arguments is these: x of x
         same = kept[f"{part} at once"]
         first[part] = tuple(s if t is not None and _memory(t) in mine else t for s, t in zip(same, own, strict=True))
     return first | kept | {f"{part} later": own for part, own in second.items()}
+
+
+def _step(bound: Bound, leaves: Mapping[str, Tensor]) -> Parts:
+    """Outputs and gradients in leaves, of which the inputs are views."""
+    if bound.has_its_own(Derivative.VJP):
+        return vjp(bound)
+    found = bound.outputs([leaf.view_as(leaf) if leaf.requires_grad else leaf for leaf in leaves.values()])
+    if not bound.fits(found):
+        return {"outputs": found}
+    return {"outputs": found, "gradients": bound.backward(found, leaves)}
 
 
 def _memory(tensor: Tensor) -> int:

@@ -43,10 +43,11 @@ def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
 def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     """The result of a call depends neither on earlier calls nor on whose memory its arguments reuse.
 
-    Holds because: a derivative is a function of its arguments. The kernel is called on a copy of the sample, then on
-    halved inputs written into the same memory, and both answers are compared with those from memory of their own.
-    Catches: results cached by address, shape or version, a workspace that is not cleared between calls, a first call
-    that tunes itself on the caller's tensors and leaves them changed.
+    Holds because: a derivative is a function of its arguments. The kernel is called as in two steps of a training: on
+    inputs that have a grad_fn, then after an optimiser has halved their leaves in place. Both answers are compared with
+    those for leaves in memory of their own.
+    Catches: results cached by address, parameter, shape or version, a workspace that is not cleared between calls, a
+    first call that tunes itself on the caller's tensors and leaves them changed, a backward for leaves alone.
     Cannot catch: state that is the same at every call; runs_are_bit_identical sees what differs between equal calls.
     """
     exact = evidence.kernel.deterministic

@@ -70,7 +70,9 @@ def test_actionlint_finds_nothing_in_the_workflows_and_the_page_s_and_finds_what
     (tmp_path / "page.yml").write_text(workflow[: workflow.index("```")])
     done = lint(*WORKFLOWS, tmp_path / "page.yml")
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
-    (tmp_path / "wrong.yml").write_text((tmp_path / "page.yml").read_text().replace("fetch-depth: 0", "fetch-deep: 0"))
+    (tmp_path / "wrong.yml").write_text(
+        (tmp_path / "page.yml").read_text().replace("runs-on: ubuntu-latest", "runs-on: ${{ github.basis }}")
+    )
     done = lint(tmp_path / "wrong.yml")
     assert done.returncode == 1 and "basis" in done.stdout
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from places import TESTS
 
+from gradoracle.check import plan as planning
 from gradoracle.cli import main
 
 CALLS = TESTS / "check" / "adverse" / "calls.py"
@@ -129,6 +130,18 @@ def test_a_module_that_ends_its_process_is_named_in_one_sentence(
     file.write_text(HEAD.format(at_import, WRONG))
     code, _, err = checked(str(file), capfd)
     assert code == 2 and said in err and "Traceback" not in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_module_that_hangs_ends_with_the_time_of_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "IMPORT_GRACE", 3.0)
+    file = tmp_path / "mine.py"
+    file.write_text(HEAD.format("time.sleep(1000)", WRONG))
+    begun = time.monotonic()
+    code, _, err = checked(str(file), capfd, *FEW, "--seconds", "1")
+    assert code == 2 and "importing the kernel: exceeded its time limit of " in err
+    assert time.monotonic() - begun < 30 and len(err.strip().splitlines()) == 1
 
 
 def test_a_module_that_rewrites_its_definition_on_disk_is_found_out(

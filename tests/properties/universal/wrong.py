@@ -113,6 +113,8 @@ RUNS = [
     row(DETERMINED, kernel(runs.noisy(), deterministic=False)),
     row(AGAIN, kernel(runs.cached())),
     row(AGAIN, kernel(runs.cached(), deterministic=False), fault="by_address, not determined"),
+    row(AGAIN, kernel(runs.of_leaves())),
+    row(AGAIN, kernel(runs.of_parameters())),
     row(AGAIN, kernel(runs.Reusing.apply), fault="overwrites an earlier result"),
 ]
 OF_LSE = [

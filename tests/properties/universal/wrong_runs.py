@@ -84,6 +84,28 @@ def cached():
     return by_address
 
 
+def of_leaves():
+    """The gradient of y is lost where x is the result of another operation, as it is in training."""
+
+    def by_grad_fn(x, y):
+        return right(x, y if x.grad_fn is None else y.detach() + 0 * y)
+
+    return by_grad_fn
+
+
+def of_parameters():
+    kept: dict[int, Any] = {}
+
+    def by_parameter(x, y):
+        """What was computed of a parameter is kept as long as it is that parameter."""
+        p, s = right(x, y)
+        own = y._base if y._base is not None else y
+        first = kept.setdefault(id(own), (p.detach(), own))
+        return p - p.detach() + first[0], s
+
+    return by_parameter
+
+
 def noisy():
     noise = itertools.cycle((0.0, 1e-4))  # random ones may be alike
 
