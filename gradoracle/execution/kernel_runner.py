@@ -54,6 +54,17 @@ class Tally:
         self.called.update(facts.called)
 
 
+class _Parts(dict[str, Any]):
+    """What a call returned, by part; one that its host left out is a crash of the call."""
+
+    def __init__(self, call: str, parts: Mapping[str, Any]) -> None:
+        super().__init__(parts)
+        self._call = call
+
+    def __missing__(self, part: str) -> Any:
+        raise Crashed(f"{self._call}: gave an answer without {part}", Reason.ENDED, self._call)
+
+
 class KernelRunner:
     """One kernel of one family, on samples.
 
@@ -299,7 +310,7 @@ class KernelRunner:
             if reply.end is not None:
                 raise error_of(reply.end)
             self._require_inside(call, reply)
-        return reply
+        return replace(reply, returned=_Parts(call.how.label + call.how.name, reply.returned))
 
     def _call(
         self, entry: str, sample: Sample, blocks: str, name: str, records: bool | None, asked: Mapping[str, Any]

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.call import Call, End, Facts, Held, Reply
-from gradoracle.model.serialize import Unreadable, from_plain, to_brief, to_plain
+from gradoracle.model.call_errors import error_of
+from gradoracle.model.serialize import from_plain, to_brief, to_plain
 from gradoracle.model.tensor_bits import NoAddresses, addresses, is_sparse, storage_bytes
 from gradoracle.model.wording import printable
 
@@ -242,15 +243,23 @@ def reply_of(document: Any, blobs: list[Tensor | None], call: Call, number: int)
         if facts.raised is not None:
             facts = replace(facts, raised=replace(facts.raised, text=printable(facts.raised.text)))
         end = None if own["end"] is None else _cut(from_plain(End, own["end"]))
-    except (KeyError, TypeError, Unreadable) as error:
+        if end is not None:
+            error_of(end)
+    except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"a reply is incomplete: {error}") from None
     before = call.tensors()
     if not isinstance(returned, dict) or not isinstance(after, dict) or after.keys() != before.keys():
         raise Malformed("a reply has other tensors than the call")
+    if not all(part == "returned" or _is_part(own) for part, own in returned.items()):  # of a further entry point
+        raise Malformed("a reply returns something other than tensors")
     for name, tensor in before.items():
         if not _alike(tensor, after[name]):
             raise Malformed(f"{name} of a reply has another layout than in the call")
     return Reply(returned, facts, end, after)
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, tuple) and all(each is None or isinstance(each, Tensor) for each in part)
 
 
 def _alike(one: Tensor, other: Any) -> bool:

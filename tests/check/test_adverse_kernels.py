@@ -98,6 +98,8 @@ def runs(pid: str) -> bool:
         "import gradoracle.check.acceptance as a; a.judge = None",
         "import gradoracle.model.family as f; f.Family.__call__ = lambda *a, **k: a[1]",
         "time.monotonic = lambda: 0.0",
+        "import gradoracle.host.derivatives as d; d.ENTRIES.update(dict.fromkeys(d.ENTRIES, lambda bound: {}))",
+        "import gradoracle.host.derivatives as d; d.ENTRIES.update(dict.fromkeys(d.ENTRIES, lambda b: {'outputs': 3}))",
         "import pickle; pickle.dumps = lambda *a, **k: b''",
     ],
 )

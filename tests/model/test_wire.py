@@ -16,6 +16,7 @@ from torch import Tensor
 from gradoracle.model import wire
 from gradoracle.model.call import Accesses, Call, End, Facts, Held, How, Intervention, Kind, Reply, Site
 from gradoracle.model.derivative import Derivative
+from gradoracle.model.reason import Reason
 from gradoracle.model.tensor_bits import addresses
 from gradoracle.model.wrong_accesses import SourceLine
 
@@ -83,7 +84,7 @@ def test_a_reply_comes_through() -> None:
     found = wire.reply_of(*through(wire.of_reply(reply(own), 7)), own, 7)
     assert torch.equal(found.returned["outputs"][0], torch.ones(3)) and found.returned["outputs"][1] is None
     assert found.facts == reply(own).facts and found.returned["returned"]["a"][1] == 3
-    ended = replace(reply(own), end=End("Crashed", "\x1b[2J" + "a" * 10_000, "raised"))
+    ended = replace(reply(own), end=End("Crashed", "\x1b[2J" + "a" * 10_000, Reason.RAISED.value))
     end = wire.reply_of(*through(wire.of_reply(ended, 7)), own, 7).end
     assert end is not None and len(end.text) < 2100 and end.text.startswith("\\x1b[2J")
 
@@ -126,12 +127,15 @@ def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
         edited(lambda own: own["reply"]["facts"].update(launches="many")),
         edited(lambda own: own["reply"].update(returned={"value": 3})),
         edited(lambda own: own["reply"].update(after={"mapping": {}})),
+        edited(lambda own: own["reply"].update(end={"kind": "Nonsense", "text": "x"})),
+        edited(lambda own: own["reply"].update(end={"kind": "Unavailable", "text": "x", "why": "because"})),
+        edited(lambda own: own["reply"].update(returned={"mapping": {"outputs": {"value": "abc"}}})),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(shape=[3, 5])),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(offset=1 << 40)),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(dtype="object")),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(blob=99)),
     ],
-    ids=range(16),
+    ids=range(19),
 )
 def test_what_is_no_reply_is_refused(content: bytes) -> None:
     with pytest.raises(wire.Malformed):
