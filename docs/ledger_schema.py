@@ -24,9 +24,6 @@ _SCALARS = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
 
 def schema() -> dict[str, Any]:
     """The JSON schema of one line."""
-    found: dict[str, Any] = {}
-    for kind in KINDS.values():
-        _define(kind, found)
     lines = [
         {
             "$ref": f"#/$defs/{kind.__name__}",
@@ -45,7 +42,7 @@ def schema() -> dict[str, Any]:
         "description": "What `gradoracle check --ledger FILE` writes. The number is raised when a field is renamed or "
         "removed, or changes its meaning; fields may be added. A field that has its default is left out.",
         "oneOf": lines,
-        "$defs": dict(sorted(found.items())),
+        "$defs": dict(sorted(_defined().items())),
     }
 
 
@@ -54,10 +51,7 @@ _SEAL = "Of the line: the first 32 digits of the SHA-256 of the seal before it a
 
 def tables() -> str:
     """The fields of each kind of line as tables, in Markdown."""
-    found: dict[str, Any] = {}
-    for kind in KINDS.values():
-        _define(kind, found)
-    text = []
+    found, text = _defined(), []
     named = {kind.__name__: name for name, kind in KINDS.items()}
     for name in [*named, *(name for name in found if name not in named)]:
         own = found[name]
@@ -71,6 +65,14 @@ def tables() -> str:
             text.append(f"| `{field}` | {_in_words(each)}{default} | {each.get('description', '')} |\n")
         text.append("\n")
     return "".join(text).rstrip() + "\n"
+
+
+def _defined() -> dict[str, Any]:
+    """The schema of each class that a line is made of, those of lines first."""
+    found: dict[str, Any] = {}
+    for kind in KINDS.values():
+        _define(kind, found)
+    return found
 
 
 def _define(kind: Any, found: dict[str, Any]) -> dict[str, Any]:

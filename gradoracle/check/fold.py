@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
+from gradoracle.check.repeat_command import command
 from gradoracle.check.severity import leave_open, settle_pooled
 from gradoracle.check.tally import Judged, Results, tallied
 from gradoracle.model.case import parse
@@ -19,7 +20,7 @@ from gradoracle.model.ledger import (
     EndRecord,
     Header,
     Ledger,
-    LedgerProperty,
+    Section,
     SeverityRecord,
     SmallerRecord,
     largest,
@@ -62,21 +63,23 @@ def first_failure(header: Header, key: VerdictKey, judged: Judged) -> Verdict:
     alone = Results(key)
     alone.add(judged)
     line = header.line(key.kernel, judged.record.built)
-    return _Fold(Ledger([]), header=header).completed(alone, shown_as(line, judged.result))
+    return _Fold(Ledger([Section(header)])).completed(alone, shown_as(line, judged.result))
 
 
 class _Fold:
     """What a report says of the records of a run."""
 
-    def __init__(self, ledger: Ledger, whole: bool = False, header: Header | None = None) -> None:
-        self.header = header or ledger.header
+    def __init__(self, ledger: Ledger, whole: bool = False) -> None:
+        self.header = ledger.header
         self._ledger, self._parts, self._whole = ledger, ledger.parts, whole
         self._cases = list(ledger.cases.values())
         self.tally = tallied(self._cases, self.header.owed)
         self._ends = ledger.of(EndRecord)
         self.interrupted = self._interrupted()
-        is_whole = bool(self._parts) and all(part.is_whole for part in self._parts.values())
-        self._lost, self._mended = ([], ledger.damage) if is_whole else (ledger.damage, [])
+        self._smaller: dict[VerdictKey, list[SmallerRecord]] = {}
+        for each in ledger.of(SmallerRecord):
+            self._smaller.setdefault(each.verdict, []).append(each)
+        self._lost, self._mended = ([], ledger.damage) if ledger.is_whole else (ledger.damage, [])
         self._missing = [n for n in range(1, self.header.part[1] + 1) if whole and n not in self._parts]
 
     def report(self, compared: bool) -> Report:
@@ -87,6 +90,7 @@ class _Fold:
         if not compared:
             leave_open(verdicts, header.fail_on)
         statuses = [{each.status for each in record.results} for record in self._cases]
+        timed: list[CaseRecord | EndRecord] = [*self._cases, *self._ends]
         contracts = {d: name for kernel in header.kernels.values() for d, name in kernel.contracts.items()}
         return Report(
             header.target,
@@ -97,7 +101,7 @@ class _Fold:
             contracts,
             self._environment(),
             verdicts=verdicts,
-            goals=self._goals(),
+            goals=dict(Counter(goal for record in self._cases for goal in record.goals)),
             goals_wanted=dict(header.goals),
             cases_planned=header.cases if self._whole else sum(sum(p.planned.values()) for p in self._parts.values()),
             cases_run=len(self._cases),
@@ -111,11 +115,11 @@ class _Fold:
             locations={name: own.location for name, own in header.kernels.items() if own.location is not None},
             measurements=self._measurements(),
             faults=diagnosed(faults, verdicts),
-            planned=_sum(part.planned for part in self._parts.values()),
-            judged=_sum({_of(record): _is_answered(record)} for record in self._cases),
+            planned=_counted(each for part in self._parts.values() for each in part.planned.items()),
+            judged=_counted((_of(record), _is_answered(record)) for record in self._cases),
             stopped=largest(part.stopped for part in self._parts.values()),
-            seconds_compiling=sum(compiling for compiling, _ in self._compilations()),
-            longest_compilation=max((longest for _, longest in self._compilations()), default=0.0),
+            seconds_compiling=sum(each.compiling for each in timed),
+            longest_compilation=max((each.longest_compilation for each in timed), default=0.0),
             claims={name: dict(own.claims) for name, own in header.kernels.items()},
             narrowed={name: own.narrowed for name, own in header.kernels.items() if own.narrowed},
             fail_on=header.fail_on,
@@ -143,15 +147,8 @@ class _Fold:
         if not own.statuses and (self.interrupted or self._missing):
             verdict.reasons = {"the run was interrupted before its first case": 0}
         if (shown := verdict.counterexample) is not None:
-            command = self._again(key) if shown.pooled else _command(header, key, shown.case, like)
-            verdict.counterexample = replace(shown, command=command)
+            verdict.counterexample = replace(shown, command=command(header, key, shown, is_of_all=self._whole))
         return verdict
-
-    def _again(self, key: VerdictKey) -> str:
-        """The command that judges all cases of a verdict again."""
-        part, parts = self.header.part
-        own = [f"--shard {part}/{parts}"] if parts > 1 and not self._whole else []
-        return " ".join([self.header.kernels[key.kernel].again, *own, f"--property {key.property_name}"])
 
     def _found(self, own: Results, judged: Judged) -> Counterexample:
         """The counterexample of a failing case, as the stream has it."""
@@ -161,17 +158,17 @@ class _Fold:
     def counterexample(self, own: Results, judged: Judged) -> Counterexample:
         """The counterexample of a failing case, as a report shows it."""
         found = self._found(own, judged)
-        of_verdict = [each for each in self._ledger.of(SmallerRecord) if each.verdict == own.key]
-        smaller = next((each for each in of_verdict if each.place == judged.place), None)
-        if smaller is not None:
-            found = self._smaller(found, judged, smaller)
+        of_verdict = self._smaller.get(own.key, [])
+        here = [each for each in of_verdict if each.place == judged.place]
+        if here:  # one that was interrupted may have been shrunk later
+            found = self._shrunk(found, judged, next((each for each in here if each.result is not None), here[0]))
         edited = {each.edited for each in of_verdict} - {NO_EDIT}
         found = replace(found, edited_definition=edited.pop() if len(edited) == 1 else NO_EDIT)  # parts may disagree
         if own.settled is not None:
             found = _settled(found, own)
         return mapped(found)
 
-    def _smaller(self, found: Counterexample, judged: Judged, smaller: SmallerRecord) -> Counterexample:
+    def _shrunk(self, found: Counterexample, judged: Judged, smaller: SmallerRecord) -> Counterexample:
         """The counterexample with the smallest case."""
         if smaller.result is None:
             return replace(found, shrink_note=smaller.note)
@@ -213,18 +210,14 @@ class _Fold:
             ),
         ]
 
-    def _goals(self) -> dict[str, int]:
-        """The number of cases that meet each coverage goal, in the order of the stream."""
-        return _sum(dict.fromkeys(record.goals, 1) for record in self._cases)
-
     def _refusals(self) -> dict[str, dict[str, int]]:
         """By message, what the refused cases have in common, so that the rule behind it shows."""
-        tables: dict[str, dict[str, int]] = {}
+        tables: dict[str, Counter[str]] = {}
         for record in self._cases:
             refused = [each.reason for each in record.results if each.status is Status.REFUSED]
             if refused:
-                tables[refused[0]] = _sum([tables.get(refused[0], {}), dict.fromkeys(record.marks, 1)])
-        return tables
+                tables.setdefault(refused[0], Counter()).update(record.marks)
+        return {message: dict(table) for message, table in tables.items()}
 
     def _measurements(self) -> Measurements:
         found = Measurements(self.header.dim)
@@ -233,11 +226,6 @@ class _Fold:
                 is_direct = self.header.properties[each.property_name].kind is PropertyKind.ORACLE
                 found.add(record.kernel, record.built, each.findings, is_direct)
         return found
-
-    def _compilations(self) -> Iterator[tuple[float, float]]:
-        """The seconds of all compilations and of the longest, for each case and ahead of cases."""
-        yield from ((each.compiling, each.longest_compilation) for each in self._cases)
-        yield from ((each.compiling, each.longest_compilation) for each in self._ends)
 
     def _environment(self) -> dict[str, str]:
         """The environments of the parts, each fact once."""
@@ -302,20 +290,6 @@ def _settled(shown: Counterexample, own: Results) -> Counterexample:
     return replace(shown, loss=record.loss, constant=record.constant) if record.is_located else shown
 
 
-def _command(header: Header, key: VerdictKey, line: str, like: LedgerProperty) -> str:
-    """The command that reproduces a verdict on a case; "" where ``gradoracle replay LINE`` is enough.
-
-    A case line holds neither contracts nor arguments that are no options, nor the values of saved tensors, nor the
-    reading or the time limit of a call that were asked for. A property of compilations is replayed by its name alone.
-    """
-    kernel = header.kernels[key.kernel]
-    named = [f"--property {key.property_name}"]
-    if kernel.saved:
-        return " ".join([kernel.again_saved, *(named if kernel.again_saved.startswith("gradoracle ") else ())])
-    held = [*filter(None, [header.held]), *(named if like.kind is PropertyKind.COMPILATION else ())]
-    return " ".join(["gradoracle replay", shlex.quote(line), *held]) if held else ""
-
-
 def _of(record: CaseRecord) -> str:
     """The key under which cases are counted."""
     return f"{record.kernel} in {record.dtype}"
@@ -326,10 +300,9 @@ def _is_answered(record: CaseRecord) -> bool:
     return any(each.status in _ANSWERS for each in record.results)
 
 
-def _sum(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _counted(several: Iterable[tuple[str, int]]) -> dict[str, int]:
     """The numbers of each name, added up."""
     found: dict[str, int] = {}
-    for each in several:
-        for name, number in each.items():
-            found[name] = found.get(name, 0) + number
+    for name, number in several:
+        found[name] = found.get(name, 0) + number
     return found

@@ -5,11 +5,40 @@ from __future__ import annotations
 import shlex
 
 from gradoracle.cases.saved_tensors import Given
+from gradoracle.model.fault import VerdictKey
+from gradoracle.model.ledger import Header
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.verdict import Counterexample
 from gradoracle.project.options import OPTIONS
 from gradoracle.project.request import Request
 
 # what a verdict depends on and a case line does not hold
 _HELD = ("contract", "claim", "arg", "oracle", "call-seconds")
+
+
+def command(header: Header, key: VerdictKey, shown: Counterexample, *, is_of_all: bool) -> str:
+    """The command that reproduces a verdict; "" where ``gradoracle replay LINE`` is enough.
+
+    A case line holds neither contracts nor arguments that are no options, nor the values of saved tensors, nor the
+    reading or the time limit of a call that were asked for. A property of compilations is replayed by its name alone,
+    and what only all cases together show by all of them.
+
+    Args:
+        header: of the run.
+        key: the verdict.
+        shown: its counterexample.
+        is_of_all: whether the cases are those of all parts of the run.
+    """
+    kernel, (part, parts) = header.kernels[key.kernel], header.part
+    named = [f"--property {key.property_name}"]
+    if shown.pooled:
+        own = [f"--shard {part}/{parts}"] if parts > 1 and not is_of_all else []
+        return " ".join([kernel.again, *own, *named])
+    if kernel.saved:
+        return " ".join([kernel.again_saved, *(named if kernel.again_saved.startswith("gradoracle ") else ())])
+    is_compilation = header.properties[key.property_name].kind is PropertyKind.COMPILATION
+    words = [*filter(None, [header.held]), *(named if is_compilation else ())]
+    return " ".join(["gradoracle replay", shlex.quote(shown.case), *words]) if words else ""
 
 
 def held(request: Request) -> str:

@@ -88,16 +88,18 @@ class Results:
     @property
     def left(self) -> dict[str, str]:
         """Why a tensor was not decided on the first case on which it was not, by tensor."""
-        return {each.tensor: each.message for each in reversed(list(self._findings(is_decided=False)))}
+        found: dict[str, str] = {}
+        for each in self._findings(is_decided=False):
+            found.setdefault(each.tensor, each.message)
+        return found
 
     @property
     def undecided(self) -> dict[str, str]:
         """The tensors that no case decided, each with the reason; none where the property is violated."""
-        decided = self.decided
         if self.statuses[Status.VIOLATED]:
             return {}
-        found = {each.tensor: each.message for each in self._findings(is_decided=False)}
-        return {tensor: self.left[tensor] for tensor in found if not decided[tensor]}
+        decided = self.decided
+        return {tensor: reason for tensor, reason in self.left.items() if not decided[tensor]}
 
     @property
     def detached(self) -> list[Judged]:

@@ -63,8 +63,7 @@ class Answer:
         """Whether every planned case was judged."""
         if self.ledger is None:
             return False
-        (part,) = self.ledger.parts.values()
-        return part.is_whole and not part.interrupted
+        return self.ledger.is_whole and not any(part.interrupted for part in self.ledger.parts.values())
 
     @cached_property
     def report(self) -> Report | None:

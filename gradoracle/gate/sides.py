@@ -100,7 +100,7 @@ class SideProcess:
             failing = [each for each in self._more() if any(own.status in BROKEN for own in each.results)]
             self._fails |= bool(failing)
             for ledger in self._tail.ledgers if self._fails and not self._is_told else ():
-                if len(ledger.cases) >= sum(ledger.header.planned.values()):
+                if ledger.is_whole:
                     self._is_told = True
                     return Answer(task.target, ledger)
                 if soon and failing:

@@ -419,11 +419,16 @@ class Ledger:
             for number, sections in sorted(own.items())
         }
 
-    def __or__(self, other: Ledger) -> Ledger:
-        """The records of both.
+    @property
+    def is_whole(self) -> bool:
+        """Whether every case that its parts planned was judged."""
+        return all(part.is_whole for part in self.parts.values())
+
+    def take(self, other: Ledger) -> None:
+        """Take the records of another process.
 
         Raises:
-            UsageError: they are of different runs.
+            UsageError: they are of another run.
         """
         ours, theirs = self.sections[0], other.sections[0]
         for name, a, b in differences(ours.header, theirs.header):
@@ -431,7 +436,14 @@ class Ledger:
                 f"{ours.file or 'this run'} and {theirs.file or 'another'} come from different runs: {name} is "
                 f"{a or 'none'} in one and {b or 'none'} in the other; expected ledgers of one run"
             )
-        return Ledger([*self.sections, *other.sections], list(dict.fromkeys((*self.damage, *other.damage))))
+        self.sections += other.sections
+        self.damage += (each for each in other.damage if each not in self.damage)
+
+    def __or__(self, other: Ledger) -> Ledger:
+        """The records of both; raises UsageError as ``take``."""
+        both = Ledger(list(self.sections), list(self.damage))
+        both.take(other)
+        return both
 
 
 def name_of(kernel: str, case: Case) -> str:
@@ -446,6 +458,12 @@ def _named(kernel: str, line: str) -> str:
 def is_of(ours: Header, theirs: Header) -> bool:
     """Whether both are of one run."""
     return next(differences(ours, theirs), None) is None
+
+
+def of_target(ledgers: Iterable[Ledger], header: Header) -> Ledger | None:
+    """The ledger of a header's run, else that of another run of its target; None where there is neither."""
+    same = [each for each in ledgers if each.header.target == header.target]
+    return next((each for each in same if is_of(each.header, header)), same[0] if same else None)
 
 
 def differences(ours: Header, theirs: Header) -> Iterator[tuple[str, str, str]]:

@@ -18,6 +18,7 @@ from gradoracle.model.ledger import (
     SeverityRecord,
     SmallerRecord,
     is_of,
+    of_target,
 )
 from gradoracle.model.sealed_lines import SealedLines, sealed
 from gradoracle.model.serialize import Unreadable, from_plain, to_brief
@@ -101,8 +102,7 @@ class LedgerFile:
             UsageError: the file has another run of this target.
         """
         new = Ledger([Section(header, file="this command")])
-        same = [each for each in self._known if each.header.target == header.target]
-        known = next((each for each in same if is_of(each.header, header)), same[0] if same else None)
+        known = of_target(self._known, header)
         if known is not None:
             new = known | new
             self._known.remove(known)  # another run of the target may have other settings
@@ -199,11 +199,11 @@ def runs(ledgers: Sequence[Ledger]) -> list[Ledger]:
     """The ledgers of each run added up, in the order in which runs first occur."""
     found: list[Ledger] = []
     for each in ledgers:
-        place = next((n for n, own in enumerate(found) if is_of(own.header, each.header)), None)
-        if place is None:
+        known = next((own for own in found if is_of(own.header, each.header)), None)
+        if known is None:
             found.append(each)
         else:
-            found[place] |= each
+            known.take(each)
     return found
 
 
@@ -215,12 +215,11 @@ def read_all(paths: Sequence[Path]) -> list[Ledger]:
     """
     found: list[Ledger] = []
     for path in paths:
-        before = len(found)
+        before = list(found)
         for each in read(path):
-            same = [n for n, own in enumerate(found[:before]) if own.header.target == each.header.target]
-            place = next((n for n in same if is_of(found[n].header, each.header)), same[0] if same else None)
-            if place is None:
+            known = of_target(before, each.header)
+            if known is None:
                 found.append(each)
             else:
-                found[place] |= each
+                known.take(each)
     return found

@@ -76,17 +76,6 @@ class Measurements:
             if direct and found.elements and found.rule in _LOCAL and self.dim in case.dims:
                 self._grow(Growth(kernel, case.dtype, _rounded(case.dims[self.dim]), found.error_in_sigma))
 
-    def __add__(self, other: Measurements) -> Measurements:
-        """The measurements of both runs."""
-        both = Measurements(self.dim, differences=self.differences + other.differences)
-        for dtype in sorted({*self.spread, *other.spread}):
-            counts = (each.spread.get(dtype, [0] * BINS) for each in (self, other))
-            both.spread[dtype] = [a + b for a, b in zip(*counts, strict=True)]
-        for growth in (*self.growth, *other.growth):
-            both._grow(Growth(growth.kernel, growth.dtype, growth.size, growth.in_sigma, growth.tensors))
-        both._converge([*self.convergence, *other.convergence])
-        return both
-
     def _converge(self, curves: Iterable[Convergence]) -> None:
         """Keep some of each kernel's curves, in any order of arrival: those with the smallest digests."""
         kept: Counter[str] = Counter()

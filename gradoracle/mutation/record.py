@@ -46,6 +46,7 @@ class Lines:
 
     def __init__(self, path: Path, mark: str) -> None:
         self.path, self._mark = path, mark
+        self._file = SealedLines(path)
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """Those of this mark, in order; lines that are damaged are left out."""
@@ -54,7 +55,12 @@ class Lines:
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Append one entry. Raises OSError."""
-        SealedLines(self.path).add({"mark": self._mark, **entry})
+        self._file.add({"mark": self._mark, **entry})
+
+    def forget(self) -> None:
+        """Remove all entries."""
+        self.path.unlink(missing_ok=True)
+        self._file = SealedLines(self.path)
 
 
 class MutationRecord:
@@ -87,7 +93,7 @@ class MutationRecord:
 
     def forget(self) -> None:
         """Remove all outcomes."""
-        self.path.unlink(missing_ok=True)
+        self._lines.forget()
 
 
 def entry(outcome: MutantResult) -> dict[str, Any]:

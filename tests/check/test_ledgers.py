@@ -16,6 +16,7 @@ from places import TESTS
 
 from gradoracle.check import plan as planning
 from gradoracle.check.fold import report_of
+from gradoracle.check.minimise import _Minimiser
 from gradoracle.check.run import check
 from gradoracle.cli import main
 from gradoracle.model.errors import UsageError
@@ -301,6 +302,21 @@ def test_a_run_is_resumed_within_a_case(tmp_path: Path) -> None:
     rewrite(file, record=half)
     assert told(merge([file])[0]) != told(whole)
     assert told(written(file, asked, resumes=True)) == told(whole)
+
+
+def test_a_case_whose_shrinking_was_interrupted_is_shrunk_by_the_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    asked, file = request("loses_its_tail", FORWARD), tmp_path / "run.jsonl"
+    whole = check(asked)
+    with monkeypatch.context() as patched:
+        patched.setattr(_Minimiser, "_violation", interrupt)
+        cut = written(file, asked)
+    assert "interrupted" in cut.interrupted and "interrupted" in counterexample(cut.verdicts[0]).shrink_note
+    assert told(written(file, asked, resumes=True)) == told(whole) == told(merge([file])[0])
 
 
 def test_records_may_come_in_any_order(tmp_path: Path) -> None:
