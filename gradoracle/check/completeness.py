@@ -73,6 +73,7 @@ def undecided(results: Mapping[VerdictKey, Results], decisive: Iterable[str]) ->
     taken = {  # once a decisive property was judged, a backward that always refuses is not merely unsupported
         (key.kernel, key.dtype) for key, each in own.items() if each.statuses.keys() & {Status.HOLDS, Status.VIOLATED}
     }
+    supporting = {kernel for kernel, _ in taken}  # a kernel may refuse dtypes, but not all of them
     for key, each in own.items():
         property_name, kernel, dtype = key.property_name, key.kernel, key.dtype
         if set(each.statuses) == {Status.NOT_CHECKED} and not each.left:
@@ -80,7 +81,8 @@ def undecided(results: Mapping[VerdictKey, Results], decisive: Iterable[str]) ->
             if each.kinds.get(reason) not in _OPTIONAL:
                 properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
         refused = each.of(Status.REFUSED)
-        if refused and set(each.statuses) <= {Status.REFUSED, Status.NOT_CHECKED} and (kernel, dtype) in taken:
+        is_expected = (kernel, dtype) in taken or kernel not in supporting
+        if refused and set(each.statuses) <= {Status.REFUSED, Status.NOT_CHECKED} and is_expected:
             reason = f"refused: {refused[0].result.reason}"
             properties.setdefault((kernel, reason), {}).setdefault(dtype, []).append(property_name)
         for tensor, why in each.undecided.items():

@@ -155,7 +155,7 @@ def executor_for(subjects: Subjects) -> Executor:
         return DaskPool(request.scheduler, ENTRY, elsewhere, provenance(subjects.functions, request.target))
     if request.workers == 0:
         return InProcess(ENTRY if request.apart else ENTRY_OF_ONE_PROCESS, setup)
-    own = device.each(subjects.device)
+    own = device.each(subjects.device, request.python)
     count = max(min(32, environment.cores()), len(own)) if request.workers is None else request.workers
     free = environment.memory(free=True) if subjects.device == "cpu" else None  # CUDA maps far more than it holds
     try:

@@ -122,7 +122,7 @@ def resolved(request: Request) -> Subjects:
     Raises:
         UsageError: an unknown target, dtype, contract or property, or no GPU.
     """
-    chosen = device.choose(request.device, elsewhere=request.scheduler is not None)
+    chosen = device.choose(request.device, elsewhere=request.scheduler is not None, python=request.python)
     setup = setup_of(request, chosen)
     missing: tuple[str, ...] = ()
     if request.workers == 0 and not request.apart:  # kernels run, and are imported, in this process
@@ -171,6 +171,7 @@ def setup_of(request: Request, device: str) -> Setup:
         request.called_in if device == "cpu" else "",
         request.claims,
         barred=request.barred,
+        python=request.python,
     )
 
 

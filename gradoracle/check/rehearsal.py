@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -22,7 +21,6 @@ from gradoracle.oracle.truth import Oracle
 
 _UNREHEARSED = (PropertyKind.DEFINITION, PropertyKind.MEMORY, PropertyKind.COMPILATION)
 """Judged in the interpreter alone; large allocations and other devices; no calls."""
-_MEMORY = 1 << 30  # bytes
 _HELD = Finding("", Outcome.HOLDS, "exact")
 
 
@@ -70,22 +68,9 @@ def rehearse(case: Case, sample: Sample, subject: KernelRunner, oracle: Oracle, 
     raises is left for when the case is judged.
     """
     evidence = _Rehearsed(case, sample, subject, oracle)
-    on_gpu = subject.device != "cpu"
-    with _with_little_memory() if on_gpu else nullcontext():
-        for prop in properties:
-            if prop.kind in _UNREHEARSED:
-                continue
-            with suppress(Exception):
-                for _ in prop.judge(evidence.under(prop.needs)):
-                    pass
-
-
-@contextmanager
-def _with_little_memory() -> Iterator[None]:
-    """Within it this process gets a gibibyte more of its GPU: cases that are judged meanwhile need the rest."""
-    whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + _MEMORY) / whole))
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
+    for prop in properties:
+        if prop.kind in _UNREHEARSED:
+            continue
+        with suppress(Exception):
+            for _ in prop.judge(evidence.under(prop.needs)):
+                pass

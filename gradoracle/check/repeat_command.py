@@ -13,7 +13,7 @@ from gradoracle.project.options import OPTIONS
 from gradoracle.project.request import Request
 
 # what a verdict depends on and a case line does not hold
-_HELD = ("contract", "claim", "arg", "oracle", "call-seconds")
+_HELD = ("contract", "claim", "arg", "oracle", "call-seconds", "python")
 
 
 def command(header: Header, key: VerdictKey, shown: Counterexample, *, is_of_all: bool) -> str:

@@ -22,6 +22,7 @@ from gradoracle.check.tally import tallied
 from gradoracle.check.triage import triaged
 from gradoracle.check.usable_case import sizes_wanted
 from gradoracle.execution.executor import Executor
+from gradoracle.execution.other_python import other_python
 from gradoracle.model.claims import claimed
 from gradoracle.model.dims import written
 from gradoracle.model.family import Family
@@ -345,8 +346,16 @@ def header_of(plan: Plan, executor: Executor, *, has_file: bool) -> Header:
         missing=subjects.missing,
         files=own.files,
         packages=own.packages,
-        environment=executor.environment(),
+        environment=executor.environment() | _host_environment(request.python),
     )
+
+
+def _host_environment(python: str | None) -> dict[str, str]:
+    """What kernels run on, where that is another Python than this one."""
+    if python is None:
+        return {}
+    found = other_python(python)
+    return {"host": found.words} | ({"gpu": ", ".join(found.gpus)} if found.gpus else {})
 
 
 def _kernel(plan: Plan, kernel: Kernel) -> LedgerKernel:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradoracle.check.properties import properties_of
-from gradoracle.host.autotuned import autotuners
+from gradoracle.execution.hosted import HostSetup, Outline, tuners
 from gradoracle.model.contract import contract
 from gradoracle.model.description import Asked, Elsewhere, HostedTarget, kernel_of
 from gradoracle.model.errors import UsageError
@@ -18,11 +18,10 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, claims_of
 from gradoracle.model.location import place_of
 from gradoracle.model.property import Property
-from gradoracle.model.wording import printable
-from gradoracle.project.base_overlay import Apart, Places, enter, inside, modules_of, require_apart
+from gradoracle.project.base_overlay import Places, inside
 from gradoracle.project.definition import sources
 from gradoracle.project.import_closure import contents
-from gradoracle.project.target import described_target, resolve
+from gradoracle.project.target import resolve
 
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging
 IMPORT_SECONDS = 600.0  # for importing the kernels; where a run has a time limit, so much longer than that:
@@ -48,6 +47,7 @@ class Setup:
     hosted: HostedTarget | None = None  # what its host says of it, where that is known
     barred: str = ""  # a folder that no module of the target may come from
     sources: Mapping[str, str] = field(default_factory=dict)  # digests of its files before any kernel ran
+    python: str | None = None  # the interpreter that its host runs in
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -74,30 +74,11 @@ def judged(
     return family, kernels, {prop.name: prop for prop in properties_of(family)}
 
 
-def hosted(setup: Setup) -> tuple[HostedTarget, dict[str, Kernel]]:
-    """For a host: its target as a judge needs it, and the kernels.
-
-    Raises:
-        TargetError: the target or its family cannot be resolved.
-        Apart: modules of another project were imported.
-    """
-    if setup.places is not None:
-        enter(setup.places.kernels, setup.places.judge)
-    target = resolve(setup.target, setup.family)
-    if setup.places is not None and (left := modules_of(setup.places.judge)):
-        raise Apart(f"it imports {left[0][1]} of its base")
-    require_apart(setup.barred)
-    target = replace(target, kernels=[replace(own, name=_plain(own.name)) for own in target.kernels])
-    return described_target(target, _tuners), {kernel.name: kernel for kernel in target.kernels}
-
-
-def _plain(name: str) -> str:
-    """The name of a kernel in one line."""
-    return " ".join(printable(name, 100).split())
-
-
-def _tuners(kernel: Kernel) -> dict[str, int]:
-    return {name: len(each.configs) for name, each in autotuners(kernel).items()}
+def host_setup(setup: Setup, family: Family | None) -> HostSetup:
+    """What the host of a setup's kernels is asked to load; ``family``: as of ``definition.family_apart``."""
+    outline = None if family is None else Outline(family.name, family.signature)
+    own = (setup.target, setup.family, setup.device, outline, setup.places, setup.called_in, setup.barred)
+    return HostSetup(*own)
 
 
 def sources_of(setup: Setup) -> dict[str, str]:
@@ -126,7 +107,7 @@ def _configured(kernel: Kernel, family: Family, setup: Setup) -> Kernel:
     contracts = {dtype: contract(name, dtype) for dtype, name in setup.contracts.items()}
     kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
     if not isinstance(kernel.call, Elsewhere):
-        kernel = replace(kernel, autotuners=_tuners(kernel))
+        kernel = replace(kernel, autotuners=tuners(kernel))
     if setup.claims:
         kernel = replace(kernel, claims=claims_of(setup.claims))
     return _with_arguments(kernel, family, setup.arguments)

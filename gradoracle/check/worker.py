@@ -14,14 +14,14 @@ import torch
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.judge_case import examine
 from gradoracle.check.rehearsal import rehearse
-from gradoracle.check.setup import Setup, functions_of, hosted, judged, require_unchanged, sources_of, subjects
+from gradoracle.check.setup import Setup, functions_of, host_setup, judged, require_unchanged, sources_of, subjects
 from gradoracle.check.usable_case import require_case
+from gradoracle.execution import hosted
 from gradoracle.execution.device import prepare, variables
 from gradoracle.execution.executor import StartupError
 from gradoracle.execution.host_process import HostProcess
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.own_host import OwnHost
-from gradoracle.host.host import Host
 from gradoracle.model.call import KernelHost
 from gradoracle.model.call_errors import Unavailable
 from gradoracle.model.description import HostedTarget
@@ -31,9 +31,10 @@ from gradoracle.model.job import Compilation, DefinitionJob, Job, Phase, Rehears
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
+from gradoracle.model.serialize import to_plain
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.base_overlay import Places, enter, inside, overlaid
-from gradoracle.project.definition import definition
+from gradoracle.project.definition import definition, family_apart
 from gradoracle.project.provenance import ProvenanceJob, provenance
 from gradoracle.project.shipped_names import family_names
 
@@ -41,7 +42,6 @@ ENTRY = "gradoracle.check.worker:entry"
 """The entry point of processes that judge; the kernel runs in another."""
 ENTRY_OF_ONE_PROCESS = "gradoracle.check.worker:entry_of_one_process"
 """The entry point where the kernel runs in the process that judges."""
-HOST_ENTRY = "gradoracle.check.worker:host"
 _MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of the case is then not checked
 
 
@@ -91,20 +91,24 @@ def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolv
     """
     if not setup.sources:
         setup = replace(setup, sources=sources_of(setup))
-    own, places = _started(setup, announce), setup.places
+    places = setup.places
     if places is None:
+        own = _started(setup, family_apart(setup.target, setup.family), announce)
         known = setup.hosted or _described(own, setup)
         setup = replace(setup, hosted=known)
         family = definition(setup.target, setup.family, known)
         require_unchanged(setup)
         return Resolved(setup, *judged(setup, family, known, own.ask), own)
-    base = _started(replace(setup, places=Places(places.kernels, places.judge)), announce)
+    enter(places.judge, places.kernels)
+    with inside(places.judge):
+        apart = family_apart(setup.target, setup.family)
+    own = _started(setup, apart, announce)
+    base = _started(replace(setup, places=Places(places.kernels, places.judge)), apart, announce)
     try:
         declared = _described(base, setup)
     except TargetError as error:
         raise TargetError(f"in the base: {error}") from None
     overlay = overlaid(setup.target, declared, _described(own, setup))
-    enter(places.judge, places.kernels)
     with inside(places.judge):
         family = definition(setup.target, setup.family, declared)
     require_unchanged(setup)
@@ -116,18 +120,19 @@ def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolv
     return Resolved(setup, *judged(setup, family, overlay.target, ask), own, overlay.missing)
 
 
-def _started(setup: Setup, announce: Phase) -> HostProcess:
+def _started(setup: Setup, apart: Family | None, announce: Phase) -> HostProcess:
     """The host of a target, in a process that starts meanwhile."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     own = HostProcess(
-        HOST_ENTRY,
-        setup,
+        hosted.ENTRY,
+        to_plain(host_setup(setup, apart)),
         seconds=setup.call_seconds,
         startup=setup.import_seconds,
         env=variables(setup.device),
         memory=None if limit == resource.RLIM_INFINITY else limit,
         folder=os.getcwd() if setup.places is None else setup.places.kernels,
         announce=announce,
+        python=setup.python,
     )
     own.begin()
     return own
@@ -155,15 +160,6 @@ def entry_of_one_process(setup: Setup) -> Callable[[Any, Phase], Any]:
     family, kernels, properties = subjects(setup)
     own = OwnHost(kernels, device=setup.device, called_in=setup.called_in)
     return examiner(setup, family, kernels, properties, own)
-
-
-def host(setup: Setup, announce: Phase) -> Host:
-    """The entry point of a host's process: the kernels of the target."""
-    prepare(setup.device)
-    target, kernels = hosted(setup)
-    return Host(
-        kernels, target=target, device=setup.device, called_in=setup.called_in, announce=announce, is_alone=True
-    )
 
 
 def examiner(

@@ -90,6 +90,8 @@ def given(context: typer.Context) -> dict[str, Setting]:
             found[name] = ",".join(words)
         else:
             raise UsageError(f"--{name} was given {len(words)} times: {' and '.join(words)}; expected one value")
+    if "python" in found:  # the sides of a gate run in folders of their own
+        found["python"] = OPTIONS["python"].read(found["python"])
     return found
 
 

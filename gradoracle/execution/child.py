@@ -30,13 +30,16 @@ class Child:
         env: environment variables besides those of this process.
         folder: its working directory; None: that of this process.
         name: in the list of processes.
+        python: another interpreter; None: that of this process.
 
     Attributes:
         socket: this process's end of the socket.
         process: the process.
     """
 
-    def __init__(self, program: str, env: Mapping[str, str], folder: str | None, name: str) -> None:
+    def __init__(
+        self, program: str, env: Mapping[str, str], folder: str | None, name: str, python: str | None = None
+    ) -> None:
         self.socket, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -47,6 +50,7 @@ class Child:
             self.process = fork_server.run(
                 program,
                 has_engine=True,
+                python=python,
                 env={**os.environ, **env},
                 folder=folder,
                 stdout=self._output,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradoracle.execution.other_python import probed
 from gradoracle.model import machine_code
 from gradoracle.model.versions import version
 
@@ -110,6 +111,40 @@ def facilities() -> list[Facility]:
         _package("pytest-xdist", "pytest -n auto properties/", required=False),
         _package("distributed", "check --scheduler: cases on a dask cluster", required=False, extra="cluster"),
     ]
+
+
+def facilities_of(python: str) -> list[Facility]:
+    """What ``gradoracle doctor --python`` checks: what hosts of kernels need in another Python.
+
+    Raises:
+        UsageError: it cannot be run.
+    """
+    from gradoracle.host.interpreter.activation import lacking
+
+    own = probed(python)
+    if "torch" in own.versions:
+        own = probed(python, has_gpus=True)
+    known, install = own.versions, f"{python} -m pip install"
+    unavailable = lacking(known.get("triton", ""), known.get("numpy", ""))
+    version_of_triton = f"Triton {known.get('triton', '')} with numpy {known.get('numpy', '')}"
+
+    def package(name: str, purpose: str, required: bool = True) -> Facility:
+        return Facility(name, known.get(name, ""), purpose, f"{install} {name}", required)
+
+    return [
+        Facility(
+            "python", "" if own.is_too_old else known["python"], "3.10 or later", f"it is Python {known['python']}"
+        ),
+        package("torch", "tensors, and derivatives by autograd"),
+        package("numpy", "tensors of the interpreter"),
+        package("triton", "Triton's kernels", required=False),
+        Facility(
+            "Triton on the CPU", "" if unavailable else version_of_triton, "runs Triton's kernels without a GPU",
+            unavailable or "", required=False,
+        ),
+        package("numba", "a faster interpreter, with the same bits", required=False),
+        Facility("CUDA device", ", ".join(own.gpus), "--device cuda", "its PyTorch sees none", required=False),
+    ]  # fmt: skip
 
 
 def accelerator(used: int = 1) -> str:

@@ -31,11 +31,14 @@ _MOST_DESCRIPTORS = 16
 
 @dataclass(frozen=True)
 class ChildProgram:
-    """A program to run in a child, as of ``fork_server.run``; it is sent with descriptors, its streams first."""
+    """A program to run in a child, as of ``fork_server.run``; it is sent with descriptors, its streams first.
+
+    Where ``path`` is None the search path is that of its server.
+    """
 
     program: str
     arguments: Sequence[str]
-    path: Sequence[str]
+    path: Sequence[str] | None
     env: Mapping[str, str]
     folder: str
     is_leader: bool
@@ -163,7 +166,8 @@ def _become(order: ChildProgram, descriptors: Sequence[int]) -> NoReturn:
         os.environ.clear()
         os.environ.update(order.env)
         os.chdir(order.folder)
-        sys.path[:] = order.path
+        if order.path is not None:
+            sys.path[:] = order.path
         sys.argv[:] = ["-c", *order.arguments, *map(str, descriptors[3:])]
         sys.modules["__main__"] = main = types.ModuleType("__main__")
         importlib.invalidate_caches()

@@ -7,7 +7,8 @@ requested environment, search path, working directory, streams and ``__main__``.
 A server of ``PACKAGES`` holds nothing of gradoracle or of a project, so that it serves every descendant of the process
 that started it; they find it by ``VARIABLE``. A server of the ``ENGINE`` has also imported gradoracle and done the work
 that the first case of a process needs; it serves those descendants whose gradoracle is the same files, unchanged since.
-A server makes no CUDA context, so that its children can make their own.
+A server of another Python has imported what hosts need, with that Python's packages and this gradoracle
+(``host.homes``). A server makes no CUDA context, so that its children can make their own.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from typing import IO, Any
 
 from gradoracle.execution import fork_child
 from gradoracle.execution.fork_child import LENGTH, NUMBER, ChildProgram, exactly
+from gradoracle.host import homes
 
 VARIABLE = "GRADORACLE_FORKSERVER"  # the address of a server of packages; "off": each process is a new interpreter
 ENGINE_VARIABLE = "GRADORACLE_FORKSERVER_ENGINE"  # the address of a server of the engine
+HOST_VARIABLE = "GRADORACLE_FORKSERVER_HOST"  # the address of a server of another Python
 PACKAGES = (
     "torch",
     "torch._dynamo",
@@ -61,6 +64,7 @@ ENGINE = (
     "gradoracle.properties.universal",
     "gradoracle.execution.warm_up:warm",
 )
+HOST = ("torch", "numpy", "triton.language", "triton.runtime.interpreter", "gradoracle.execution.hosted")
 # Read when a process starts, so a server has them for its children: one thread each, since there is a process per core;
 # and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these).
 ENVIRONMENT = {
@@ -70,6 +74,7 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
 }
 _AT_THE_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONDEVMODE")
+_HOMES = ("gradoracle", "gradoracle.kernels", "gradoracle.properties")
 _OFF = "off"
 _SERVER = "import runpy, sys; runpy.run_path(sys.argv[1])['serve'](*map(int, sys.argv[-2:]), sys.argv[2:-2])"
 _GONE = 255  # the return code of a child whose server has died: only the server knew the real one
@@ -184,7 +189,7 @@ class Server:
         self._lifeline = None
 
 
-_servers: dict[tuple[str, ...], Server] = {}  # by the modules that were imported beyond PACKAGES
+_servers: dict[tuple[str, tuple[str, ...]], Server] = {}  # by the interpreter, and its modules beyond PACKAGES
 
 
 def warm(has_engine: bool = True) -> None:
@@ -199,8 +204,9 @@ def variables() -> dict[str, str]:
         found = {VARIABLE: _packages().address}
     except NoServer:
         return {VARIABLE: _OFF}
-    if ENGINE in _servers:
-        found[ENGINE_VARIABLE] = _servers[ENGINE].address
+    for (python, modules), server in _servers.items():
+        if modules:
+            found[ENGINE_VARIABLE if python == sys.executable else HOST_VARIABLE] = server.address
     return found
 
 
@@ -220,6 +226,7 @@ def run(
     arguments: Sequence[str] = (),
     *,
     has_engine: bool = False,
+    python: str | None = None,
     path: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
     folder: str | None = None,
@@ -237,6 +244,7 @@ def run(
         arguments: words; ``sys.argv[1:]`` is these, then the numbers of ``descriptors`` in the child.
         has_engine: whether it starts with the gradoracle of this process imported; without it the program starts with
             packages only, and ``path`` may lead to another gradoracle.
+        python: another interpreter, with its own search path and this gradoracle; None: that of this process.
         path: its ``sys.path``; None: that of this process.
         env: its whole environment; None: that of this process.
         folder: its working directory; None: that of this process.
@@ -245,12 +253,12 @@ def run(
         is_leader: whether it leads a session of its own.
         name: the name in the list of processes, of a child of a server; at most 15 characters.
     """
-    path = [entry for entry in (sys.path if path is None else path) if isinstance(entry, str)]
+    path = None if python else [entry for entry in (sys.path if path is None else path) if isinstance(entry, str)]
     env = dict(os.environ if env is None else env)
     streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     try:
-        server = _engine() if has_engine else _packages()
-        if not server.address.endswith(_interpreter(env)):
+        server = _host(python) if python else _engine() if has_engine else _packages()
+        if not server.address.endswith(_interpreter(env, python or sys.executable)):
             raise NoServer("it was started in another environment")
         env |= variables()
         order = ChildProgram(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
@@ -265,7 +273,7 @@ def run(
                 raise
     except NoServer:
         return subprocess.Popen(
-            [sys.executable, "-c", _on(path, program), *arguments, *map(str, descriptors)],
+            [*_begun(path, python, program), *arguments, *map(str, descriptors)],
             cwd=folder,
             env=env,
             pass_fds=descriptors,
@@ -302,7 +310,8 @@ def _packages() -> Server:
     known = os.environ.get(VARIABLE, "")
     if known == _OFF or not sys.platform.startswith("linux"):
         raise NoServer("every process is to start its own interpreter")
-    return _found((), known, lambda: _interpreter(os.environ), None)
+    own = sys.executable
+    return _found((own, ()), known, lambda: _interpreter(os.environ, own), None)
 
 
 def _engine() -> Server:
@@ -311,17 +320,32 @@ def _engine() -> Server:
     Raises:
         NoServer: as ``_packages``.
     """
-    known = os.environ.get(ENGINE_VARIABLE, "")
-    return _found(ENGINE, known, lambda: f"{_code()}-{_interpreter(os.environ)}", _packages())
+    return _of_this_code((sys.executable, ENGINE), ENGINE_VARIABLE, _packages())
 
 
-def _found(modules: tuple[str, ...], known: str, kind: Callable[[], str], parent: Server | None) -> Server:
-    """The server of some modules: the one in use, the inherited one, or a new one."""
-    found = _servers.get(modules)
+def _host(python: str) -> Server:
+    """The server of another Python: likewise.
+
+    Raises:
+        NoServer: as ``_packages``.
+    """
+    _packages()  # where servers are possible at all
+    return _of_this_code((python, HOST), HOST_VARIABLE, None)
+
+
+def _of_this_code(wanted: tuple[str, tuple[str, ...]], variable: str, parent: Server | None) -> Server:
+    """A server with gradoracle: the inherited one if its gradoracle is that of this process, or a new one."""
+    known = os.environ.get(variable, "")
+    return _found(wanted, known, lambda: f"{_code()}-{_interpreter(os.environ, wanted[0])}", parent)
+
+
+def _found(wanted: tuple[str, tuple[str, ...]], known: str, kind: Callable[[], str], parent: Server | None) -> Server:
+    """The server of an interpreter and some modules: the one in use, the inherited one, or a new one."""
+    found = _servers.get(wanted)
     if found is None or not (found.is_of_this_process or found.address == known):
         own = kind()
         alike = known.endswith(f"-{own}") and _answers(known)
-        found = _servers[modules] = Server(known) if alike else _started(modules, own, parent)
+        found = _servers[wanted] = Server(known) if alike else _started(wanted, own, parent)
     return found
 
 
@@ -335,8 +359,9 @@ def _bound(address: str) -> str:
     return f"\0{address}"
 
 
-def _started(modules: tuple[str, ...], kind: str, parent: Server | None) -> Server:
+def _started(wanted: tuple[str, tuple[str, ...]], kind: str, parent: Server | None) -> Server:
     """A new server: a child of another one that has imported packages, or a new process that imports them."""
+    python, modules = wanted
     address = f"gradoracle-{os.getpid()}-{os.urandom(8).hex()}-{kind}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(_bound(address))
@@ -353,7 +378,7 @@ def _started(modules: tuple[str, ...], kind: str, parent: Server | None) -> Serv
                 parent.fork(order, [nothing.fileno()] * 3 + list(descriptors), None)
         else:
             subprocess.Popen(
-                [sys.executable, "-c", _on(path, _SERVER), *words, *map(str, descriptors)],
+                [*_begun(path, None if python == sys.executable else python, _SERVER), *words, *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -368,15 +393,19 @@ def _started(modules: tuple[str, ...], kind: str, parent: Server | None) -> Serv
     return found
 
 
-def _on(path: Sequence[str], program: str) -> str:
-    """A program that begins with a search path."""
-    return f"import sys; sys.path[:] = {path!r}\n{program}"
+def _begun(path: Sequence[str] | None, python: str | None, program: str) -> list[str]:
+    """The command of a program in a new interpreter, with a search path, or in another one, with this gradoracle."""
+    if python is None:
+        return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{program}"]
+    own, lent = homes.folders(_HOMES), homes.folders(homes.LENT)
+    at_home = f"import runpy; runpy.run_path({homes.__file__!r})['install']({own!r}, {lent!r})\n"
+    return [python, "-c", f"{at_home}{program}"]
 
 
-def _interpreter(env: Mapping[str, str]) -> str:
+def _interpreter(env: Mapping[str, str], python: str) -> str:
     """A digest of everything that an interpreter reads at its start: only servers with the same one serve it."""
     own = [env.get(name) for name in _AT_THE_START]
-    return hashlib.sha256(repr((sys.executable, own)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((python, own)).encode()).hexdigest()[:16]
 
 
 def _code() -> str:

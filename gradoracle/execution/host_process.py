@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,13 +47,14 @@ class HostProcess:
 
     Args:
         entry: "package.module:function", called there as ``host.serve.serve`` says.
-        setup: its argument.
+        setup: its argument, a value of JSON.
         seconds: of processor time after which a call counts as hanging, or three times as many by the clock.
         startup: seconds by the clock for importing the kernel.
         env: environment variables of the process, besides those of this one.
         memory: bytes beyond which an allocation there fails; None: no limit.
         folder: its working directory.
         announce: called with what it compiles, and for how long at most a phase may last.
+        python: its interpreter; None: that of this process.
 
     Attributes:
         ended: the calls that ended the process, in order.
@@ -71,8 +71,10 @@ class HostProcess:
         memory: int | None = None,
         folder: str | None = None,
         announce: Phase = lambda name, limit: None,
+        python: str | None = None,
     ) -> None:
-        self._message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
+        self._first = wire.of_plain({"entry": entry, "setup": setup})
+        self._python = python
         self.seconds, self._env, self._memory, self._folder = seconds, dict(env or {}), memory, folder
         self._startup = startup
         self._announce = announce
@@ -192,10 +194,10 @@ class HostProcess:
             return
         start = f"serve({self._memory}, *map(int, sys.argv[1:]))"
         program = f"import sys; from gradoracle.host.serve import serve; {start}"
-        self._child, self._is_ready = Child(program, self._env, self._folder, "gradoracle-host"), False
+        self._child, self._is_ready = Child(program, self._env, self._folder, "gradoracle-host", self._python), False
         self._child.socket.settimeout(_TICK)
         with contextlib.suppress(_Gone):  # a process that is already dead is found by the next answer
-            self._send([len(self._message).to_bytes(8, "big"), self._message])
+            self._send(self._first)
 
     def start(self) -> None:
         """Start the process, unless it runs, and wait until it is ready.
@@ -218,7 +220,8 @@ class HostProcess:
         except _Gone as gone:
             output = self._output()
             self._end()
-            raise StartupError(f"{gone.how}:\n{output}", f"importing the kernel: {gone.how}") from None
+            said = f" ({output.splitlines()[-1]})" if self._python and output else ""  # such as a torch that lacks CUDA
+            raise StartupError(f"{gone.how}:\n{output}", f"importing the kernel: {gone.how}{said}") from None
         except (wire.Malformed, KeyError, TypeError, ValueError) as error:
             self._end()
             raise StartupError(str(error), "importing the kernel wrote into the answers of its process") from None

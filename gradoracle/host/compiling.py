@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from gradoracle.model.job import Compilation, Phase
 
 COMPILING = ", compiling "  # in the name of a phase: what comes behind it is the kernel
 _METHOD = "_do_compile"  # of triton.JITFunction in every supported Triton: one kernel for one specialisation
 _CLAIMS = "gradoracle.claims"  # a file in Triton's cache: whoever compiles has locked one byte of it
+_MEMORY = 1 << 30  # bytes
 _OFFSETS = 2**62  # a lock's offset is below 2^63
 
 
@@ -144,7 +147,8 @@ def _claims() -> int | None:
 def rehearsing() -> Iterator[list[Compilation]]:
     """Within it kernels are neither compiled nor launched; afterwards the list has what Triton would compile for them.
 
-    Their results are unwritten memory. What this process has compiled already is left out.
+    Their results are unwritten memory, of which this process gets a gibibyte more of its GPU: cases that are judged
+    meanwhile need the rest. What this process has compiled already is left out.
     """
     from triton import knobs
     from triton.runtime.jit import JITFunction
@@ -163,10 +167,24 @@ def rehearsing() -> Iterator[list[Compilation]]:
     JITFunction.run, knobs.runtime.jit_cache_hook, _is_rehearsed = unlaunched, noted, True
     listed: list[Compilation] = []
     try:
-        yield listed
+        with _with_little_memory():
+            yield listed
     finally:
         JITFunction.run, knobs.runtime.jit_cache_hook, _is_rehearsed = whole, hook, False
         listed += found
+
+
+@contextmanager
+def _with_little_memory() -> Iterator[None]:
+    if not torch.cuda.is_available():
+        yield
+        return
+    whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + _MEMORY) / whole))
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def compile_ahead(compilation: Compilation) -> float:

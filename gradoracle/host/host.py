@@ -20,7 +20,7 @@ from gradoracle.host.claimed_cuda import cuda_claimed
 from gradoracle.host.compiling import Compiling
 from gradoracle.host.derivatives import ENTRIES, Bound
 from gradoracle.host.guard_memory import Memory, fenced, filled, inside_tensors, poisoned, recorded
-from gradoracle.host.interpreter import is_active
+from gradoracle.host.interpreter import interprets_all, intervention, is_active
 from gradoracle.host.interpreter.autotuner import trials
 from gradoracle.host.interpreter.launch_hooks import CalledFunctions, dots_in_ieee
 from gradoracle.host.interpreter.values import CannotInterpret, CannotWiden
@@ -82,8 +82,8 @@ class Host:
 
     @property
     def interprets(self) -> bool:
-        """Whether Triton is interpreted in this process."""
-        return is_active()
+        """Whether each Triton program of this process is interpreted; so, too, where none can run."""
+        return self._device == "cpu" and interprets_all()
 
     @property
     def devices(self) -> int:
@@ -346,6 +346,14 @@ def _on_a_stream(bound: Bound) -> Iterator[None]:
     stream.synchronize()
 
 
+def _intervening(does: Any) -> AbstractContextManager[None]:
+    if not is_active():  # then no program of Triton's runs here
+        return intervention.intervening(does)
+    from gradoracle.host.interpreter import builder_results
+
+    return builder_results.intervening(does)
+
+
 @contextmanager
 def _running_wide(bound: Bound, seen: _Seen) -> Iterator[None]:
     """Run a call widened; its programs access no memory outside their tensors.
@@ -353,13 +361,10 @@ def _running_wide(bound: Bound, seen: _Seen) -> Iterator[None]:
     Raises:
         Unavailable: whatever it raises that it does not raise as written.
     """
-    from gradoracle.host.interpreter.builder_results import intervening
-    from gradoracle.host.interpreter.intervention import made
-
     how, kernel = bound.asked.how, bound.kernel
     try:
-        seen.noted = None if how.intervention is None else made(how.intervention)
-        does = nullcontext() if seen.noted is None else intervening(seen.noted)
+        seen.noted = None if how.intervention is None else intervention.made(how.intervention)
+        does = nullcontext() if seen.noted is None else _intervening(seen.noted)
         with does, inside_tensors(), widening(), cuda_claimed(kernel.needs_cuda):
             yield
     except (Wrong, Unavailable, DeviceLost):

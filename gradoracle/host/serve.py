@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import socket
 import traceback
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
 
     Args:
         memory: bytes beyond which an allocation fails; None: no limit.
-        channel: descriptor of its end of a socket, on which it gets the pickled ``(entry, setup)`` and then calls.
+        channel: descriptor of its end of a socket, on which it gets ``entry`` and ``setup`` and then calls.
             ``entry`` is "package.module:function"; it returns a Host, given ``setup`` and what announces compilations.
         lifeline: read end of a pipe whose write end only the judge holds.
     """
@@ -53,13 +52,10 @@ class _Server:
         Raises:
             EOFError: the judge is gone.
         """
-        length = bytearray(8)
-        self._fill(memoryview(length))
-        given = bytearray(int.from_bytes(length, "big"))
-        self._fill(memoryview(given))
-        entry, setup = pickle.loads(given)
+        asked, _ = wire.read(self._fill)
         try:
-            self._host: Host = lifelines.load(entry)(setup, lambda name, limit: self._say({"announced": [name, limit]}))
+            load = lifelines.load(asked["entry"])
+            self._host: Host = load(asked["setup"], lambda name, limit: self._say({"announced": [name, limit]}))
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             self._say({"failed": [type(error).__name__, first_line(error), traceback.format_exc()[-1 << 16 :]]})
             return

@@ -24,7 +24,13 @@ from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 from gradoracle.model.versions import public
 
-_ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all parts of a run share, where they are known
+_ALIKE = (
+    "gradoracle",
+    "commit",
+    "torch",
+    "triton",
+    "host",
+)  # versions that all parts of a run share, where they are known
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,23 @@ from typing import Any
 from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
-from gradoracle.project.definition_slice import sliced
+from gradoracle.project.definition_slice import current_folder_last, sliced
 from gradoracle.project.import_closure import contents
+from gradoracle.project.naming import file_of, is_file, split, unknown
 from gradoracle.project.provenance import closures
 from gradoracle.project.shipped_names import SHIPPED, family_names
 from gradoracle.project.values import LIKE
+
+
+def family_apart(text: str, family: str | None) -> Family | None:
+    """The family that --family names for a target that is not shipped; None where it is not found so.
+
+    Raises:
+        TargetError: it names none.
+    """
+    if family is None or LIKE in family or split(text)[0] in family_names():
+        return None
+    return named_family(family)
 
 
 def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
@@ -37,20 +48,16 @@ def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
     Raises:
         TargetError: it cannot be read without the kernels.
     """
-    place = text.rpartition(":")[0] or text
+    place, _ = split(text)
     if place in family_names():
         return _shipped(place)
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # last: a folder of the project must not hide an installed package
-    if family is not None and LIKE in family:
-        return _derived(text, family, hosted)
-    own = Path(hosted.file)
+    current_folder_last()
     if family is not None:
-        return _named(family)
+        return _derived(text, family, hosted) if LIKE in family else named_family(family)
+    own = Path(hosted.file)
     (name,) = {kernel.family for kernel in hosted.kernels}
     if name in hosted.families:
-        if _is_file(place) and own != Path(place).resolve():
+        if is_file(place) and own != Path(place).resolve():
             raise TargetError(f"the host of {text} says that it is {own}; expected {place}")
         return _in(own, hosted.families[name], hosted.module, f"{text}: family {name}")
     return _shipped(name)
@@ -62,7 +69,7 @@ def sources(text: str, family: str | None) -> dict[str, str]:
     found: set[Path] = set()
     for place in {each.rpartition(":")[0] or each for each in texts} - {*family_names()}:
         with contextlib.suppress(TargetError):  # what is no file has none; what names nothing is reported elsewhere
-            found |= {file for _, files in closures((), str(_file_of(place)[0])) for file in files}
+            found |= {file for _, files in closures((), str(file_of(place)[0])) for file in files}
     return contents(map(str, found))
 
 
@@ -73,12 +80,19 @@ def _shipped(name: str) -> Family:
     return found
 
 
-def _named(text: str) -> Family:
-    """The family that --family names."""
-    place, _, attribute = text.rpartition(":") if ":" in text else (text, "", "")
+def named_family(text: str) -> Family:
+    """The family that --family names.
+
+    Raises:
+        TargetError: it names none, or several.
+    """
+    place, attribute = split(text)
     if not attribute and place in family_names():
         return _shipped(place)
-    file, package = _file_of(place)
+    if not attribute and not is_file(place):
+        raise TargetError(unknown("family", text))
+    current_folder_last()
+    file, package = file_of(place)
     names = [attribute] if attribute else list(_declared(file))
     if len(names) != 1:
         shown = ", ".join(names) or "none"
@@ -95,8 +109,7 @@ def _in(file: Path, attribute: str, package: str, shown: str) -> Family:
 
 def _derived(text: str, family: str, hosted: HostedTarget) -> Family:
     """The family of a reference and an example of the kernel's arguments."""
-    from gradoracle.project.example import corrections, derive, seeded
-    from gradoracle.project.target import called
+    from gradoracle.project.example import called, corrections, derive, seeded
 
     reference, _, rest = family.partition(LIKE)
     example, *words = rest.split("@")
@@ -116,7 +129,7 @@ def _derived(text: str, family: str, hosted: HostedTarget) -> Family:
 
 def _looked_up(texts: list[str], own: tuple[Path, str]) -> list[Any]:
     """What each ``place:name`` names; a name alone is of the target's own file. One slice of each file is executed."""
-    places = [(_file_of(text.rpartition(":")[0]) if ":" in text else own, text.rpartition(":")[2]) for text in texts]
+    places = [(file_of(text.rpartition(":")[0]) if ":" in text else own, text.rpartition(":")[2]) for text in texts]
     found = []
     for (file, package), attribute in places:
         wanted = [name.partition(".")[0] for where, name in places if where == (file, package)]
@@ -138,38 +151,6 @@ def _stand_in(kernel: Description) -> Any:
     if own is not None:
         call.__signature__ = own.signature  # type: ignore[attr-defined]
     return call
-
-
-def _file_of(place: str) -> tuple[Path, str]:
-    """The file of ``path/to/file.py`` or ``package.module``, and its package; no module of it is imported.
-
-    Raises:
-        TargetError: there is none.
-    """
-    if _is_file(place):
-        path = Path(place).resolve()
-        if not path.is_file():
-            raise TargetError(f"no file {place}; expected path/to/file.py:family or package.module:family")
-        return path, ""
-    first, *rest = place.split(".")
-    try:
-        spec = importlib.util.find_spec(first)
-    except (ImportError, ValueError) as error:
-        raise TargetError(f"{place} cannot be found: {named(error)}") from None
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if spec is not None and not rest and spec.origin:
-        return Path(spec.origin).resolve(), first if places else ""
-    for folder in places:
-        path = Path(folder, *rest)
-        if path.with_suffix(".py").is_file():
-            return path.with_suffix(".py").resolve(), place.rpartition(".")[0]
-        if (path / "__init__.py").is_file():
-            return (path / "__init__.py").resolve(), place
-    raise TargetError(f"no module named {place!r} can be found")
-
-
-def _is_file(place: str) -> bool:
-    return place.endswith(".py") or "/" in place
 
 
 def _declared(file: Path) -> Iterator[str]:

@@ -193,3 +193,10 @@ def folder_first(folder: str) -> Iterator[None]:
         sys.path.remove(folder)
         if folder not in sys.path:
             sys.path.append(folder)
+
+
+def current_folder_last() -> None:
+    """Find modules of the current folder too, last: a folder of the project must not hide an installed package."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)

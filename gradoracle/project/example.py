@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from gradoracle.model.dims import Sizes, dim_names, size, solved
-from gradoracle.model.errors import UsageError, first_line
+from gradoracle.model.errors import TargetError, UsageError, first_line, named
 from gradoracle.model.family import Family, IndexDomain, integers_apart, of_floats, ordinary_sizes
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.kernel import Kernel
@@ -308,6 +308,23 @@ class Shapes:
 
     def _list(self) -> str:
         return ", ".join(f"{dim}={known}" for dim, known in self._sizes.items()) or "none"
+
+
+def called(given: Any, text: str) -> Any:
+    """An example: a value, or what a function of no arguments returns.
+
+    Raises:
+        TargetError: the function raises.
+    """
+    if not callable(given):
+        return given
+    try:
+        return given()
+    except Exception as error:
+        raise TargetError(
+            f"--like {text} raises {named(error)}; expected a function without arguments that returns an example of "
+            "the kernel's arguments"
+        ) from None
 
 
 @contextmanager

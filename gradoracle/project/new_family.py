@@ -18,8 +18,18 @@ from gradoracle.model.family import IndexDomain
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.modules import input_names
 from gradoracle.model.signature import TensorSpec
-from gradoracle.project.example import Corrections, Shapes, bound, dtype_of, parts_of, require_tensors, seeded, spec_of
-from gradoracle.project.target import called, looked_up
+from gradoracle.project.example import (
+    Corrections,
+    Shapes,
+    bound,
+    called,
+    dtype_of,
+    parts_of,
+    require_tensors,
+    seeded,
+    spec_of,
+)
+from gradoracle.project.target import looked_up
 
 _LITERALS = (bool, int, float, str, type(None))
 

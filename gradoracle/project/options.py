@@ -133,6 +133,14 @@ OPTIONS: Mapping[str, Option] = {
             "auto",
         ),
         Option(
+            "python",
+            values.python,
+            "PATH",
+            "Python in which kernels run, with its own PyTorch and Triton: an interpreter, or the folder of its "
+            "environment. Default: this one.",
+            in_file=False,  # a place on one machine
+        ),
+        Option(
             "dtype",
             values.dtypes,
             "float32,...",

@@ -22,6 +22,7 @@ class Request:
         target: a shipped name, a file, ``file:callable`` or ``module:callable``.
         family: the definition that an outside callable claims to implement.
         device: auto, cpu or cuda.
+        python: the interpreter in which kernels run, with its own PyTorch and Triton; None: this one.
         dtypes: None: those of the family that the kernel supports.
         contracts: dtype -> preset, instead of the kernel's own.
         claims: the derivatives that are judged, instead of those that the kernel claims.
@@ -64,6 +65,7 @@ class Request:
     target: str
     family: str | None = None
     device: str = "auto"
+    python: str | None = None
     dtypes: tuple[str, ...] | None = None
     contracts: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
@@ -94,6 +96,10 @@ class Request:
     def __post_init__(self) -> None:
         if self.call_seconds is not None and not 0 < self.call_seconds < float("inf"):
             raise UsageError(f"call_seconds must be a positive number, got {self.call_seconds!r}")
+        if self.python is not None and self.workers == 0 and not self.apart:
+            raise UsageError(
+                f"--python {self.python} cannot be combined with --workers 0, which runs kernels in this process"
+            )
         if self.scheduler is not None and self.workers is not None:
             raise UsageError(
                 f"--workers {self.workers} cannot be combined with --scheduler: each thread of a dask worker runs one "

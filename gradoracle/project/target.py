@@ -13,7 +13,7 @@ import importlib.util
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -25,13 +25,14 @@ from gradoracle.model.description import HostedTarget, described
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
-from gradoracle.project.definition_slice import folder_first
+from gradoracle.project.definition import named_family
+from gradoracle.project.definition_slice import current_folder_last, folder_first
+from gradoracle.project.naming import FORMS, is_file, split, unknown
 from gradoracle.project.shipped_names import KERNELS, SHIPPED, family_names
 from gradoracle.project.values import LIKE
 
 ALL = "all"
 
-_FORMS = "expected a shipped name, path/to/file.py, path/to/file.py:callable or package.module:callable"
 _RAW_TRITON = {"JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"}
 
 
@@ -78,41 +79,52 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
     """
     if family is not None and LIKE in family:
         return _derived(text, family, judge)
-    place, attribute = _split(text)
+    place, attribute = split(text)
     if place in family_names():
         target = _shipped(place)
-        if family is not None and family != target.family.name:
-            raise TargetError(
-                f"--family {family} cannot be combined with the shipped target {text}, whose family is fixed"
-            )
-        if not attribute:
-            return target
-        named = [found for found in target.kernels if found.name == attribute]
-        if not named:
-            names = ", ".join(found.name for found in target.kernels)
-            raise TargetError(f"{place} has no kernel named {attribute!r}; it has {names}")
-        return Target(target.family, named, None, text)
-    if not _is_file(place) and not attribute:
-        raise TargetError(_unknown("target", text))
+        _require_no_other(text, place, family)
+        return Target(target.family, _named(target.kernels, attribute, place), None, text)
+    if not is_file(place) and not attribute:
+        raise TargetError(unknown("target", text))
     module, source = _module(place)
     if judge is None and family is not None:
-        judge = _family(family)
+        judge = named_family(family)
     if attribute:
         subject = _attribute(module, attribute, text)
         return Target(*_one(subject, attribute, module, judge, text), source, text)
     return Target(*_all(module, judge, text), source, text)
 
 
-def described_target(target: Target, autotuners: Callable[[Kernel], Mapping[str, int]]) -> HostedTarget:
-    """What a judge needs to know of a target that is resolved here; ``autotuners`` counts those of a kernel."""
-    place, _ = _split(target.label)
-    module = None if place in family_names() else _module(place)[0]
+def kernels_of(text: str, family: str | None, judge: Family | None) -> list[Kernel]:
+    """The kernels of a target alone, for a host: the family of a shipped one is not imported.
+
+    Args:
+        text: as of ``resolve``.
+        family: as of ``resolve``.
+        judge: the family that ``family`` names, of which name and signature are used.
+
+    Raises:
+        TargetError: as of ``resolve``.
+    """
+    place, attribute = split(text)
+    if place not in family_names() or (family is not None and LIKE in family):
+        return resolve(text, family, judge).kernels
+    _require_no_other(text, place, family)
+    return _named(_kernels_alone(place), attribute, place)
+
+
+def described_target(
+    text: str, kernels: Iterable[Kernel], autotuners: Callable[[Kernel], Mapping[str, int]]
+) -> HostedTarget:
+    """What a judge needs to know of a target whose kernels are here; ``autotuners`` counts those of a kernel."""
+    place, _ = split(text)
+    module, source = (None, None) if place in family_names() else _module(place)
     names = {} if module is None else vars(module)
-    kernels = [described(own, autotuners(own)) for own in target.kernels]
+    own = tuple(described(kernel, autotuners(kernel)) for kernel in kernels)
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
-    package = "" if module is None or target.source is not None else str(module.__package__ or "")
-    return HostedTarget(tuple(kernels), file, package, families)
+    package = "" if module is None or source is not None else str(module.__package__ or "")
+    return HostedTarget(own, file, package, families)
 
 
 def family_for(line: str, text: str, named: str) -> str | None:
@@ -129,11 +141,11 @@ def family_for(line: str, text: str, named: str) -> str | None:
 
 def _derived(text: str, family: str, judge: Family | None) -> Target:
     """The kernel of a target with the family that ``values.like`` writes."""
-    from gradoracle.project.example import corrections, derive, seeded
+    from gradoracle.project.example import called, corrections, derive, seeded
 
     reference, _, rest = family.partition(LIKE)
     example, *words = rest.split("@")
-    place, attribute = _split(text)
+    place, attribute = split(text)
     if not attribute:
         raise TargetError(f"--reference judges one callable, but the target is {text}; expected {text}:callable")
     with seeded():
@@ -158,30 +170,13 @@ def looked_up(text: str, module: ModuleType | None = None) -> tuple[Any, ModuleT
     Raises:
         TargetError: there is no such file, module or name.
     """
-    place, attribute = _split(text)
+    place, attribute = split(text)
     if not attribute and module is not None and text.isidentifier():
         return _attribute(module, text, f"{Path(module.__file__ or module.__name__).name}:{text}"), module
     if not attribute:
         raise TargetError(f"{text} names no object; expected path/to/file.py:name or package.module:name")
     found = _module(place)[0]
     return _attribute(found, attribute, text), found
-
-
-def called(given: Any, text: str) -> Any:
-    """An example: a value, or what a function of no arguments returns.
-
-    Raises:
-        TargetError: the function raises.
-    """
-    if not callable(given):
-        return given
-    try:
-        return given()
-    except Exception as error:
-        raise TargetError(
-            f"--like {text} raises {named(error)}; expected a function without arguments that returns an example of "
-            "the kernel's arguments"
-        ) from None
 
 
 def place_of(target: Target, kernel: Kernel) -> tuple[str, str]:
@@ -260,26 +255,6 @@ def _family_of(kernel: Kernel, module: ModuleType, judge: Family | None, text: s
     return _shipped(kernel.family).family
 
 
-def _family(text: str) -> Family:
-    """The family that --family names."""
-    place, attribute = _split(text)
-    if not _is_file(place) and not attribute:
-        if place not in family_names():
-            raise TargetError(_unknown("family", text))
-        return _shipped(place).family
-    module, _ = _module(place)
-    if attribute:
-        found = _attribute(module, attribute, text)
-        if not isinstance(found, Family):
-            raise TargetError(f"--family {text} is a {type(found).__name__}; expected a @gradoracle.family")
-        return found
-    families = _members(module, Family)
-    if len(families) != 1:
-        names = ", ".join(family.name for family in families) or "none"
-        raise TargetError(f"--family {text} must name one family, as in {text}:family; that file has {names}")
-    return families[0]
-
-
 def _require_callable(subject: Any, text: str) -> None:
     kind = type(subject).__name__
     if kind in _RAW_TRITON:
@@ -290,20 +265,6 @@ def _require_callable(subject: Any, text: str) -> None:
         raise TargetError(f"{text} is an autograd.Function; expected a function of tensors that calls {text}.apply")
     if not callable(subject):
         raise TargetError(f"{text} is of type {kind} and not callable; expected a function of tensors")
-
-
-def _split(text: str) -> tuple[str, str]:
-    """(file, module or name; attribute) of TARGET."""
-    place, colon, attribute = text.rpartition(":")
-    if not colon:
-        return text, ""
-    if not place or not attribute:
-        raise TargetError(f"target {text!r} is invalid; {_FORMS}")
-    return place, attribute
-
-
-def _is_file(place: str) -> bool:
-    return place.endswith(".py") or "/" in place
 
 
 def _members(module: ModuleType, kind: type) -> list[Any]:
@@ -328,28 +289,40 @@ def _attribute(module: ModuleType, attribute: str, text: str) -> Any:
     return found
 
 
-def _unknown(what: str, text: str) -> str:
-    names = family_names()
-    close = difflib.get_close_matches(text, names, n=1)
-    if close:
-        hint = f"did you mean {close[0]}? "
-    elif "." in text and all(part.isidentifier() for part in text.split(".")):
-        hint = f"did you mean {':'.join(text.rsplit('.', 1))}? "
-    else:
-        hint = ""
-    forms = _FORMS if what == "target" else _FORMS.replace(":callable", ":family")
-    return f"unknown {what} {text!r}: {hint}shipped are {', '.join(names)}; {forms}"
+def _require_no_other(text: str, place: str, family: str | None) -> None:
+    if family is not None and family != place:
+        raise TargetError(f"--family {family} cannot be combined with the shipped target {text}, whose family is fixed")
+
+
+def _named(kernels: Sequence[Kernel], name: str, place: str) -> list[Kernel]:
+    """The kernel of that name; all of them for ""."""
+    named = [found for found in kernels if name in ("", found.name)]
+    if not named:
+        raise TargetError(f"{place} has no kernel named {name!r}; it has {', '.join(each.name for each in kernels)}")
+    return named
 
 
 def _shipped(name: str) -> Target:
+    family = importlib.import_module(f"{SHIPPED}.{name}").FAMILY
+    return Target(family, list(_kernels_alone(name)), None, name)
+
+
+def _kernels_alone(name: str) -> Sequence[Kernel]:
+    """The kernels of a shipped family, which is not imported where they have a module of their own."""
+    package = f"{SHIPPED}.{name}"
+    spec = None if package in sys.modules else importlib.util.find_spec(package)
     try:
-        module = importlib.import_module(f"{SHIPPED}.{name}")
-        kernels = module.KERNELS  # imported here, not with the family
+        if spec is None or not spec.submodule_search_locations:
+            return tuple(importlib.import_module(package).KERNELS)
+        sys.modules[package] = importlib.util.module_from_spec(spec)  # not executed
+        try:
+            return tuple(importlib.import_module(f"{package}.kernels").KERNELS)
+        finally:
+            del sys.modules[package]
     except (Exception, SystemExit) as error:  # such as a shipped kernel that is being edited
         if (place := _place_in_kernels(error)) is None:
             raise
         raise TargetError(f"{name} cannot be imported: {_reason(error)} ({place})") from None
-    return Target(module.FAMILY, list(kernels), None, name)
 
 
 def _place_in_kernels(error: BaseException) -> str | None:
@@ -368,21 +341,19 @@ def _place_in_kernels(error: BaseException) -> str | None:
 
 def _module(place: str) -> tuple[ModuleType, Path | None]:
     """The module of a file or an import path, and the file if it was one."""
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # last: a folder of the project must not hide an installed package
-    if _is_file(place):
+    current_folder_last()
+    if is_file(place):
         path = Path(place)
         if not path.exists():
-            raise TargetError(f"no file {place}; {_FORMS}")
+            raise TargetError(f"no file {place}; {FORMS}")
         if not path.is_file() or path.suffix != ".py":
-            raise TargetError(f"{place} is not a Python file; {_FORMS}")
-        return _import_file(path, place, _FORMS), path
+            raise TargetError(f"{place} is not a Python file; {FORMS}")
+        return _import_file(path, place, FORMS), path
     try:
         return importlib.import_module(place), None
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
-            raise TargetError(f"no module named {error.name!r} can be imported; {_FORMS}") from None
+            raise TargetError(f"no module named {error.name!r} can be imported; {FORMS}") from None
         raise TargetError(_import_failure(error, place, None)) from None
     except (Exception, SystemExit) as error:
         raise TargetError(_import_failure(error, place, None)) from None

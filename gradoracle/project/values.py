@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
+import shutil
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,6 +210,17 @@ def seconds(given: float | None, option: str = "--seconds") -> float | None:
 def saved(path: str) -> str:
     """A file of saved tensors, which must exist."""
     return str(file("--inputs", path, "tensors saved with torch.save"))
+
+
+def python(word: str) -> str:
+    """The path of an interpreter: given as such, as the folder of its environment, or as the name of a command."""
+    place = Path(word).expanduser()
+    found = shutil.which(str(place / "bin" / "python" if place.is_dir() else place))
+    if found is None:
+        raise UsageError(
+            f"--python {word}: no such interpreter; expected the path of a Python, or the folder of its environment"
+        )
+    return os.path.abspath(found)  # a link of an environment is not followed: it makes the interpreter its own
 
 
 def _pair(option: str, text: str, expected: str) -> tuple[str, str]:

@@ -315,9 +315,11 @@ def goals(report: Report) -> list[Goal]:
 
 
 def device(report: Report) -> str:
-    """The device of a run, with the name of its GPU or CPU."""
-    name = report.environment.get("gpu") or report.environment.get("cpu", "")
-    return f"{report.device} ({name})" if name else report.device
+    """The device of a run, with the name of its GPU or CPU, and the Python of the kernels where that is another."""
+    own = report.environment
+    host = f"kernels in {own['host']}" if "host" in own else ""
+    where = "; ".join(filter(None, (own.get("gpu") or own.get("cpu"), host)))
+    return f"{report.device} ({where})" if where else report.device
 
 
 def derivatives(report: Report) -> list[str]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from gradoracle.cases.sample import build
-from gradoracle.check import rehearsal
 from gradoracle.check.judge_case import examine
 from gradoracle.check.plan import plan, resolved
 from gradoracle.check.rehearsal import rehearse
@@ -77,18 +75,3 @@ def test_a_kernel_that_raises_is_left_for_when_the_case_is_judged() -> None:
         raise ZeroDivisionError
 
     assert "forward" in rehearsed(JOBS[0], replace(KERNEL, call=broken))
-
-
-def test_on_a_gpu_it_leaves_the_memory_to_cases_that_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares: list[float] = []
-    fakes = {
-        "get_device_properties": lambda device: SimpleNamespace(total_memory=80 << 30),
-        "current_device": lambda: 0,
-        "memory_reserved": lambda: 3 << 30,
-        "set_per_process_memory_fraction": shares.append,
-    }
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    with pytest.raises(KeyError), rehearsal._with_little_memory():
-        raise KeyError
-    assert shares == [0.05, 1.0]

@@ -147,8 +147,9 @@ def test_a_backward_that_always_refuses_is_owed_where_the_forward_was_judged() -
     assert sentence.startswith("vjp ") and sentence.endswith(f" float32 case of k: refused: {refused.reason}")
     tally.add(record(1, HOLDS, PropertyResult("vjp", Status.HOLDS, HOLDS.findings)))
     assert left(tally, "property", "vjp") == []
-    unsupported = tallied([record(0, REFUSED, refused)])
-    assert left(unsupported, "property", "vjp") == [], "a dtype that the kernel does not take"
+    unsupported = [record(0, REFUSED, refused), record(1, HOLDS, dtype="bfloat16")]
+    assert left(tallied(unsupported), "property", "vjp") == [], "a dtype that the kernel does not take"
+    assert len(left(tallied(unsupported[:1]), "property", "vjp")) == 2, "a kernel that takes no dtype at all"
 
 
 def slanted(slope: float) -> PropertyResult:

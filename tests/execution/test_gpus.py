@@ -33,7 +33,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         environment = LocalPool.environment
 
     monkeypatch.setattr(execute, "LocalPool", Pool)
-    monkeypatch.setattr(device, "each", lambda device: [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in "012"])
+    monkeypatch.setattr(device, "each", lambda device, python=None: [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in "012"])
     return asked
 
 

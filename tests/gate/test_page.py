@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from bare_python import bare_python
 from gate.project import Project
 from sweeps import slow
 
@@ -109,3 +110,17 @@ def test_packages_of_known_names_in_the_tree_are_not_imported(repository: Projec
     repository.edit("my_kernels/rmsnorm.py", ("(upcast * root", "(upcast * upcast"))
     code, out, _ = repository.gate("--base", "main", "--examples", "6")
     assert code == 1 and "gate: rmsnorm: regression" in out
+
+
+@pytest.mark.slow
+def test_a_gate_runs_the_kernels_of_both_sides_in_another_python(
+    repository: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    python = bare_python(tmp_path_factory.mktemp("bare"), has_triton=True)
+    words = ("--base", "main", "--examples", "6", "--python", python)
+    repository.edit("my_kernels/rmsnorm.py", ("upcast", "wide"))
+    code, out, _ = repository.gate(*words)
+    assert code == 0 and "rmsnorm: no worse than" in out
+    repository.edit("my_kernels/rmsnorm.py", ("w.float()).to", "w.float()).bfloat16().to"))
+    found = repository.answer(*words)
+    assert found.code == 1 and ("forward_matches_the_oracle", "float32") in found.regressed()

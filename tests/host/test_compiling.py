@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from programs import until
 from triton.runtime.jit import JITFunction
 
@@ -149,3 +151,19 @@ def test_what_calls_need_is_found_without_a_launch_and_compiled_ahead_into_the_c
     compiled, again = json.loads(done.stdout)
     assert again < compiled / 3  # read from the cache
     assert len(list(tmp_path.glob("*/parts_kernel.cubin"))) == 2
+
+
+def test_on_a_gpu_a_rehearsal_leaves_the_memory_to_cases_that_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+    fakes = {
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=80 << 30),
+        "current_device": lambda: 0,
+        "memory_reserved": lambda: 3 << 30,
+        "set_per_process_memory_fraction": shares.append,
+        "is_available": lambda: True,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    with pytest.raises(KeyError), compiling.rehearsing():
+        raise KeyError
+    assert shares == [0.05, 1.0]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gradoracle.model.errors import TargetError, UsageError
+from gradoracle.project import definition, target
 from gradoracle.project import shipped_names as names
-from gradoracle.project import target
 from gradoracle.project.target import expand, family_for, place_of, resolve, shipped
 
 FAMILY = """
@@ -68,7 +68,7 @@ def package(write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monke
     write(f"{name}/universal.py", "PROPERTIES = ()\n")
     write(f"{name}/test_entry.py", "raise AssertionError('imported')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for module in (target, names):
+    for module in (definition, target, names):
         monkeypatch.setattr(module, "SHIPPED", name)
 
 

@@ -21,7 +21,7 @@ def _baselines() -> None:
 
 
 @baseline.command()
-@takes("device", "examples", "seed", "property", "workers")
+@takes("device", "python", "examples", "seed", "property", "workers")
 def save(
     context: typer.Context,
     targets: Kernels = None,

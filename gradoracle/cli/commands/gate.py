@@ -16,7 +16,7 @@ from gradoracle.report import showing
 from gradoracle.report.formats import FORMATS
 
 
-@takes("device", "examples", "seed", "property", "workers")
+@takes("device", "python", "examples", "seed", "property", "workers")
 def gate(
     context: typer.Context,
     targets: Kernels = None,

@@ -22,6 +22,7 @@ from gradoracle.report.showing import say
     "property",
     "oracle",
     "call-seconds",
+    "python",
     "fail-on",
     device="Device to run the kernel on. Default: the one in the case line.",
     contract="As given to check. Repeatable.",

@@ -53,6 +53,6 @@ record of accesses (record.py):
 
 from __future__ import annotations
 
-from gradoracle.host.interpreter.activation import activate, explain_unavailable, is_active
+from gradoracle.host.interpreter.activation import activate, explain_unavailable, interprets_all, is_active
 
-__all__ = ["activate", "explain_unavailable", "is_active"]
+__all__ = ["activate", "explain_unavailable", "interprets_all", "is_active"]

@@ -33,10 +33,12 @@ def explain_unavailable() -> str | None:
 
     It imports neither Triton nor numpy, but reads their versions, and remembers why `activate` failed in this process.
     """
-    if _failure is not None:
-        return _failure
-    for name in ("triton", "numpy"):
-        found = version(name)
+    return _failure or lacking(version("triton"), version("numpy"))
+
+
+def lacking(triton: str, numpy: str) -> str | None:
+    """As `explain_unavailable`, of versions; "" stands for a package that is not installed."""
+    for name, found in (("triton", triton), ("numpy", numpy)):
         if not found:
             return f"{name} is not installed and interpreting Triton kernels needs it: install {name}."
         if name == "triton" and _number(found) < _number(OLDEST_TRITON):
@@ -108,6 +110,11 @@ def _probe() -> None:
 def is_active() -> bool:
     """Whether kernels decorated from now on are interpreted with a GPU's rounding."""
     return _active and (_hidden or os.environ.get(_VARIABLE) == "1")
+
+
+def interprets_all() -> bool:
+    """Whether no Triton program runs on the CPU but with a GPU's rounding: all are interpreted so, or none can run."""
+    return is_active() or (explain_unavailable() is not None and os.environ.get(_VARIABLE) != "1")
 
 
 @contextmanager

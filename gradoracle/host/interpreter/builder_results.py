@@ -31,19 +31,13 @@ CONSTANTS = ("get_fp16", "get_bf16", "get_fp32", "get_fp64")
 
 @contextmanager
 def intervening(does: Intervening) -> Iterator[None]:
-    """Intervene in whatever runs widened within; not to be nested.
+    """Intervene in whatever runs widened within, Triton's programs included; not to be nested.
 
     Raises:
         RuntimeError: an intervention is current already.
     """
-    if intervention.current is not None:
-        raise RuntimeError("an intervention is current already; expected one at a time")
-    intervention.current = does
-    try:
-        with _replaced(does):
-            yield
-    finally:
-        intervention.current = None
+    with intervention.intervening(does), _replaced(does):
+        yield
 
 
 @contextmanager

@@ -12,16 +12,17 @@ one is (``builder_results.intervening``).
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import random
 import sys
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-import triton
 from torch import Tensor
 
 from gradoracle.host.interpreter.rounding import nearest
@@ -35,7 +36,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _PASSED = (
     _HERE + os.sep,
     os.path.join(os.path.dirname(_HERE), "widened.py"),
-    *(os.path.dirname(os.path.abspath(module.__file__ or "")) + os.sep for module in (torch, triton)),
+    *(
+        os.path.dirname(os.path.abspath(spec.origin or "")) + os.sep
+        for spec in map(importlib.util.find_spec, ("torch", "triton"))
+        if spec is not None  # Triton may be absent
+    ),
 )
 _PASSES, _ENDS, _COUNTS = range(3)
 _kinds: dict[str, int] = {}  # of files, by name
@@ -66,6 +71,23 @@ class Intervening:
 
 
 current: Intervening | None = None
+
+
+@contextmanager
+def intervening(does: Intervening) -> Iterator[None]:
+    """Intervene in PyTorch's operators that run widened within; not to be nested.
+
+    Raises:
+        RuntimeError: an intervention is current already.
+    """
+    global current
+    if current is not None:
+        raise RuntimeError("an intervention is current already; expected one at a time")
+    current = does
+    try:
+        yield
+    finally:
+        current = None
 
 
 def offered(data: Array, name: str) -> Array:
