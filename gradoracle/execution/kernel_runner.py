@@ -34,8 +34,8 @@ Guard = Callable[[str], AbstractContextManager[None]]
 _EXPLICIT = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
 
 
-class Tally:
-    """What all calls of a kernel took and ran.
+class Totals:
+    """What all calls of a kernel together took and ran.
 
     Attributes:
         compiling: seconds spent compiling.
@@ -95,7 +95,7 @@ class KernelRunner:
         self.family, self.kernel, self.guard, self.wide, self.device = family, kernel, guard, wide, device
         self.host = OwnHost({kernel.name: kernel}) if host is None else host
         self.records, self.recorded, self.label = records, True, ""
-        self.tally = Tally()
+        self.tally = Totals()
         self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
         self._explicit = tuple(each for each in _EXPLICIT if getattr(kernel, each.value) is not None)
         self._is_optional = False  # whether outputs without a gradient are no error
