@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradoracle.model.claims import standings
-from gradoracle.model.serialize import Unreadable, from_plain, to_plain
+from gradoracle.model.serialize import to_plain
 from gradoracle.model.verdict import Report, exit_code
 
 SCHEMA = "gradoracle-report/5"  # raised when a field is renamed or removed, or changes its meaning
@@ -22,22 +22,6 @@ def render(reports: Sequence[Report]) -> str:
     """
     document = {"schema": SCHEMA, "exit_code": exit_code(reports), "reports": [_report(report) for report in reports]}
     return json.dumps(to_plain(document), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def read(text: str) -> list[Report]:
-    """The reports of a document that ``render`` made; pools of findings are not in it.
-
-    Raises:
-        Unreadable: no JSON, another schema, or a field that is missing or of another type.
-    """
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise Unreadable(f"it is not JSON: {error}") from None
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
-        raise Unreadable(f"its schema is {schema!r}; expected {SCHEMA!r}")
-    return from_plain(list[Report], document.get("reports"), "reports")
 
 
 def _report(report: Report) -> dict[str, Any]:

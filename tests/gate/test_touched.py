@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from documents import reports_in
 from gate.project import CONFIG, HELPER, IDENTITY, KERNEL, Project
 from programs import gradoracle
-
-from gradoracle.report.json import read
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +23,7 @@ def check(clone: Project, *words: str) -> tuple[int, str, str]:
 
 def test_a_kernel_is_checked_where_a_file_that_it_imports_was_touched(clone: Project) -> None:
     code, out, _ = check(clone, "--touched", HELPER, "--profile", "fast", "--format", "json")
-    (report,) = read(out)
+    (report,) = reports_in(out)
     assert (code, report.exit_code, report.target, report.cases_run) == (0, 0, KERNEL, 30)
     (clone.folder / "notes.py").write_text("x = 1\n")
     code, out, _ = check(clone, "--touched", "notes.py", "README.md")
