@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from documents import closed
 from places import ROOT
 
 from gradoracle.check.run import check
@@ -53,16 +54,6 @@ def tool() -> Any:
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found
-
-
-def closed(schema: Any) -> Any:
-    """A schema that refuses fields which it does not name; the published one leaves room for what will be added."""
-    if isinstance(schema, list):
-        return [closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: closed(value) for key, value in schema.items()}
-    return found | {"unevaluatedProperties": False} if "$ref" in schema and "properties" in schema else found
 
 
 def test_what_is_published_is_what_the_classes_say() -> None:

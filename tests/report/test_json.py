@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
-from documents import reports_in
+from documents import closed, reports_in
 from example import CASE, compared, everything, holding, pictured, report, unchanged, violated, wrong
 
 from gradoracle.model.comparison import Comparison, Kind, Line
@@ -22,16 +21,6 @@ from gradoracle.report.formats import render
 from gradoracle.report.json import SCHEMA
 
 FILE = Path(__file__).parents[2] / "docs" / "report.schema.json"
-
-
-def closed(schema: Any) -> Any:
-    """A schema that refuses fields which it does not name; the published one leaves room for what will be added."""
-    if isinstance(schema, list):
-        return [closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: closed(value) for key, value in schema.items()}
-    return found | {"additionalProperties": False} if "required" in schema else found
 
 
 def load(text: str) -> dict:
