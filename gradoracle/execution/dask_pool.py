@@ -79,11 +79,11 @@ class DaskPool:
         finally:
             self._sent.clear()  # dask drops a job whose future is gone
 
-    def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
-        """Run one job while no other of this pool runs, with its time limits multiplied by ``limit_factor``."""
+    def run_alone(self, job: Any) -> Result:
+        """Run one job while no other of this pool runs."""
         with contextlib.suppress(CancelledError), self._client.as_current():
             wait([future for _, future in self._sent])
-        return self._result(job, self._submit(job, limit_factor), is_alone=True)
+        return self._result(job, self._submit(job), is_alone=True)
 
     def memory(self) -> tuple[int, str]:
         """Bytes that a case may use: those of the smallest dask worker."""
@@ -104,8 +104,8 @@ class DaskPool:
                 self._client.run(lambda: _process.cache_clear(), on_error="ignore")
             self._client.close(timeout=2)
 
-    def _submit(self, job: Any, factor: float = 1.0, **where: Any) -> Any:
-        return self._client.submit(judged, self._order, job, factor, pure=False, **where)
+    def _submit(self, job: Any, **where: Any) -> Any:
+        return self._client.submit(judged, self._order, job, pure=False, **where)
 
     def _result(self, job: Any, future: Any, until: float = math.inf, is_alone: bool = False) -> Result:
         try:
@@ -130,11 +130,11 @@ class DaskPool:
         return result
 
 
-def judged(order: bytes, job: Any, limit_factor: float) -> Result:
+def judged(order: bytes, job: Any) -> Result:
     """In a dask worker: the result of a job. Raises UsageError if no process here can run it as the client would."""
     global _timer
     _timer.cancel()
-    result = _process(order, threading.get_ident()).run_alone(job, limit_factor)
+    result = _process(order, threading.get_ident()).run_alone(job)
     _timer = threading.Timer(KEPT_SECONDS, _process.cache_clear)
     _timer.start()
     return result

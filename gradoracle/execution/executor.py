@@ -82,8 +82,8 @@ class Executor(Protocol):
     def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
         """Run jobs, pulled as there is room for them; what still runs at ``until`` (monotonic clock) is stopped."""
 
-    def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
-        """Run one job with its time limits multiplied by ``limit_factor``."""
+    def run_alone(self, job: Any) -> Result:
+        """Run one job while no other runs."""
 
     def memory(self) -> tuple[int, str]:
         """Bytes that a case may use, and in words where they are."""

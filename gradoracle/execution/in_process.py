@@ -34,7 +34,7 @@ class InProcess:
         for job in jobs:
             yield self.run_alone(job)
 
-    def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
+    def run_alone(self, job: Any) -> Result:
         """Run one job; it has no time limit."""
         if self._work is None:
             self._work = load(self._entry)(self._setup)

@@ -60,7 +60,7 @@ class LocalPool:
         self._envs = [dict(each) for each in ([env] if isinstance(env, Mapping) else env or [{}])]
         self._startup_limit, self._memory, self._folder = startup_limit, memory, folder
         self._ready: deque[Result] = deque()
-        self._again: deque[tuple[Any, float]] = deque()  # jobs whose process died before it read them
+        self._again: deque[Any] = deque()  # jobs whose process died before it read them
         self._running = False
         self._startup_deaths = 0
         self._count = count
@@ -134,11 +134,8 @@ class LocalPool:
             for child in self._busy():
                 self._discard(child)
 
-    def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
-        """Run one job while no other runs, with its time limits multiplied by ``limit_factor``.
-
-        It may be called during a ``run``, which keeps the results that arrive meanwhile.
-        """
+    def run_alone(self, job: Any) -> Result:
+        """Run one job while no other runs; a ``run`` that goes on keeps the results that arrive meanwhile."""
         self._fill()  # replacements of dead children start while this job runs
         while self._busy() or self._again:
             self._pump()
@@ -146,7 +143,7 @@ class LocalPool:
             self._fill()
             self._pump()
         before = len(self._ready)
-        self._start(child, job, limit_factor)
+        self._start(child, job)
         while len(self._ready) == before:
             self._pump()
         return self._ready.pop()
@@ -196,7 +193,7 @@ class LocalPool:
         child.end()
         self._children.remove(child)
 
-    def _start(self, child: Process, job: Any, limit_factor: float = 1.0) -> None:
+    def _start(self, child: Process, job: Any) -> None:
         """Give a job to an idle child; if that child has died meanwhile, the job waits for a new one."""
         try:
             message = pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
@@ -204,17 +201,17 @@ class LocalPool:
             self._ready.append(Result(job, error=traceback.format_exc()))
             return
         try:
-            child.take(job, message, limit_factor)
+            child.take(job, message)
         except OSError:
             self._discard(child)
-            self._again.append((job, limit_factor))
+            self._again.append(job)
 
     def _pump(self) -> None:
         """Wait for an event, read all messages, and kill children that are past their limit."""
         if self._again:
             self._fill()
             if (idle := self._idle()) is not None:
-                self._start(idle, *self._again.popleft())
+                self._start(idle, self._again.popleft())
                 return
         now = time.monotonic()
         timeout = min([_TICK, *(max(0.0, child.deadline - now) for child in self._children)])
@@ -277,7 +274,7 @@ class LocalPool:
         child.end(keep_output=True)
         output = child.output()
         if child.job is not NOTHING and not child.taken:
-            self._again.append((child.job, child.factor))
+            self._again.append(child.job)
             child.rest()
         self._finish(child, Result(None, crash=Crash(child.phase, how, kind, output)))
         self._discard(child)

@@ -45,7 +45,7 @@ class Process(Child):
         self.started, self.taken = False, False
         self.job: Any = NOTHING
         self.phase: str | None = None
-        self.since, self.limit, self.factor = time.monotonic(), startup_limit, 1.0
+        self.since, self.limit = time.monotonic(), startup_limit
         self.entered = self.since
         self.deadline = self.since + startup_limit
         with contextlib.suppress(OSError):  # a child that is already dead is found by the next check
@@ -56,17 +56,17 @@ class Process(Child):
         self.started = True
         self.rest()
 
-    def take(self, job: Any, message: bytes, factor: float) -> None:
+    def take(self, job: Any, message: bytes) -> None:
         """Send it a job (``message`` is the pickled job). Raises OSError where the process is dead."""
         self.forget_output()
         self.connection.send_bytes(message)
-        self.job, self.taken, self.factor, self.since = job, False, factor, time.monotonic()
+        self.job, self.taken, self.since = job, False, time.monotonic()
         self.entered = self.since
 
     def enter(self, phase: str | None, limit: float | None, at: float) -> None:
         """It announced a phase of at most ``limit`` seconds, at time ``at`` of the system's monotonic clock."""
         self.phase, self.entered = phase, at
-        self.limit = _FOREVER if limit is None else limit * self.factor
+        self.limit = _FOREVER if limit is None else limit
         self.deadline = at + self.limit
 
     def rest(self) -> None:

@@ -153,10 +153,10 @@ def test_a_case_whose_workers_are_always_lost_has_crashed(address: str, monkeypa
         def result(self, timeout: float | None) -> Any:
             raise KilledWorker("judged", Gone(), 3)  # type: ignore[arg-type]
 
-    def submit(self: Any, job: Any, *args: Any, **more: Any) -> Any:
+    def submit(self: Any, job: Any, **more: Any) -> Any:
         place = cases.index(job.case) if isinstance(job, Job) else -1
         tries.append(place)
-        return Killed() if place == 1 or (place == 2 and tries.count(2) == 1) else real(self, job, *args, **more)
+        return Killed() if place == 1 or (place == 2 and tries.count(2) == 1) else real(self, job, **more)
 
     asked = request("right", examples=3, shrink_seconds=0.1)
     cases = [job.case for job in plan(resolved(dataclasses.replace(asked, workers=0))).jobs]
@@ -309,9 +309,9 @@ def unfit(monkeypatch: pytest.MonkeyPatch, place: int, failing: Callable[[], Any
     """Have a dask worker fail on the case of a place, from 0, and on all that come after it."""
     real, sent = dask_pool.DaskPool._submit, []
 
-    def submit(self: Any, job: Any, *args: Any, **more: Any) -> Any:
+    def submit(self: Any, job: Any, **more: Any) -> Any:
         sent.extend([job] if isinstance(job, Job) else [])
-        return real(self, job, *args, **more) if len(sent) <= place else self._client.submit(failing, pure=False)
+        return real(self, job, **more) if len(sent) <= place else self._client.submit(failing, pure=False)
 
     monkeypatch.setattr(dask_pool.DaskPool, "_submit", submit)
 
@@ -373,13 +373,13 @@ def test_a_cluster_that_loses_all_its_workers_keeps_what_is_known(monkeypatch: p
 
     with started(1) as local:
 
-        def result(self: Any, job: Any, *args: Any, **more: Any) -> Any:
+        def result(self: Any, job: Any, **more: Any) -> Any:
             asked.extend([job] if isinstance(job, Job) else [])
             if len(asked) == 3:
                 local.scale(0)
                 while self._client.nthreads():
                     time.sleep(0.05)
-            return real(self, job, *args, **more)
+            return real(self, job, **more)
 
         monkeypatch.setattr(dask_pool, "IDLE_SECONDS", 1.0)
         monkeypatch.setattr(dask_pool.DaskPool, "_result", result)

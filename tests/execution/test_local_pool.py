@@ -106,13 +106,13 @@ def test_time_outside_of_a_phase_is_not_limited(pool: Pool) -> None:
     assert slow.seconds >= 0.6
 
 
-def test_a_rerun_alone_waits_for_the_others_and_stretches_the_limit(pool: Pool) -> None:
+def test_a_rerun_alone_waits_for_the_others(pool: Pool) -> None:
     workers = pool(2)
     results = workers.run([("hang", 0.2), ("sleep", 0.8), ("echo", "last")])
     first = next(results)
     assert first.crash is not None and first.crash.kind == "time limit"
-    again = workers.run_alone(first.job, limit_factor=3)
-    assert again.crash is not None and again.crash.how.endswith(" 0.6 s")
+    again = workers.run_alone(first.job)
+    assert again.crash is not None and again.crash.how.endswith(" 0.2 s")
     assert sorted(str(result.value) for result in results) == ["0.8", "last"]
 
 
