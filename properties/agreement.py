@@ -25,6 +25,9 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def differing(one: Tensor, other: Tensor) -> Tensor:
     """True where the bits of two tensors of one shape and dtype differ; all NaN count as the same."""
+    if one.is_complex():
+        parts = (torch.view_as_real(each.resolve_conj()) for each in (one, other))
+        return differing(*parts).any(-1)
     integer = _INTEGERS[one.element_size()]
     wrong = one.contiguous().view(integer) != other.contiguous().view(integer)
     return wrong & ~(one.isnan() & other.isnan())

@@ -15,7 +15,7 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.error_relation import PROBES, Part, related
 from gradoracle.check.spread import typical
-from gradoracle.execution.kernel_runner import KernelRunner, Tensors
+from gradoracle.execution.kernel_runner import KernelRunner, Shapes, Tensors
 from gradoracle.model.call import Facts, Held
 from gradoracle.model.call_errors import NoDerivative, Refused, Unavailable
 from gradoracle.model.case import Case
@@ -186,6 +186,10 @@ class Evidence:
         """The derivative that each tensor of the family belongs to, by the tensor's name."""
         return self.keep("derivatives", lambda: {name: each for each in Derivative for name in self.names(each)})
 
+    def shapes(self, *derivatives: Derivative) -> Shapes:
+        """The shapes of the tensors of some derivatives, by name."""
+        return {n: shape for each in derivatives for n, shape in self.subject.shapes(each, self.sample).items()}
+
     def axes(self, name: str) -> tuple[str, ...]:
         """The named dims of one of those tensors."""
         return tensor_of(self.oracle.family, name).dims
@@ -194,20 +198,21 @@ class Evidence:
         """The dtype of one of those tensors."""
         return tensor_of(self.oracle.family, name).held(self.case.dtype)
 
-    def entry(self, name: str, *arguments: object, key: str = "") -> Any:
-        """What a further entry point of the kernel gives on the sample, kept under its name and ``key``.
+    def entry(self, name: str, shapes: Shapes, *arguments: object, key: str = "") -> Tensors:
+        """The tensors that a further entry point of the kernel gives on the sample, kept under its name and ``key``.
 
         Args:
             name: of the entry point, among ``Kernel.extras``.
+            shapes: those of its tensors by name, in the order in which it gives them.
             arguments: what it takes between inputs and options: tensors, plain values, and tuples of these.
             key: what tells calls with different arguments apart.
         """
         own = f"{name}{key}"
 
-        def made() -> Any:
-            answer, facts = self.subject.entry(name, self.sample, self.blocks, arguments, own)
+        def made() -> Tensors:
+            found, facts = self.subject.entry(name, self.sample, self.blocks, shapes, arguments, own)
             self._asked[own] = facts
-            return answer
+            return found
 
         return self._once(f"entry {own}", made)
 

@@ -25,12 +25,13 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, hvp_name, tangent_name
 from gradoracle.model.tensor_bits import Change, changes
-from gradoracle.model.wording import counted
+from gradoracle.model.wording import counted, printable
 from gradoracle.model.wrong_accesses import WrongAccess
 from gradoracle.oracle.truth import names, tensor_of
 
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
+Shapes = Mapping[str, Sequence[int]]
 _EXPLICIT = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
 
 
@@ -189,8 +190,14 @@ class KernelRunner:
         """The tensors that a VJP saves for its backward: when saved, when first unpacked (None: never), in the end."""
         reply = self.made(saved=True)._reply(Entry.VJP, sample, blocks, expected=tuple(expected))
         self._outputs_and_gradients(sample, reply, expected)
-        parts = (reply.returned[part] for part in ("saved", "unpacked", "saved in the end"))
-        return list(zip(*parts, strict=True))
+        first, unpacked, last = (reply.returned[part] for part in ("saved", "unpacked", "saved in the end"))
+        if not len(first) == len(unpacked) == len(last) or any(each is None for each in (*first, *last)):
+            raise Crashed("vjp: gave an answer without some of the saved tensors", Reason.ENDED, "vjp")
+        for index, (own, *later) in enumerate(zip(first, unpacked, last, strict=True)):
+            for each in later:
+                if each is not None and _form(each) != _form(own):
+                    raise wrong(f"saved tensor {index}", f"saved tensor {index} was {_form(own)}, and is {_form(each)}")
+        return list(zip(first, unpacked, last, strict=True))
 
     def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Facts]:
         """The outputs' tangents by name, by forward mode along ``along`` only; with an explicit JVP the outputs too."""
@@ -233,12 +240,14 @@ class KernelRunner:
         reply = self._reply(Entry.INTEGERS, sample, blocks)
         present = set(self.family.signature.all_returned(sample.options))
         whole = [spec.name for spec in self.family.signature.whole if spec.name in present]
-        found = {}
-        for name, tensor in zip(whole, reply.returned["integers"], strict=True):
+        tensors = reply.returned["integers"]
+        _require_count("the kernel", "integer output", whole, tensors)
+        for name, tensor in zip(whole, tensors, strict=True):
+            if tensor is None or tensor.is_meta:
+                raise wrong(name, f"{name} is {_form(tensor)}, expected integers")
             if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
                 raise wrong(name, f"{name} has dtype {str(tensor.dtype)[6:]}, expected integers")
-            found[name] = tensor
-        return found
+        return dict(zip(whole, tensors, strict=True))
 
     def raised(self, key: str, sample: Sample, inputs: Mapping[str, Tensor], blocks: str = "") -> RaisedError | None:
         """What the kernel raises on other inputs, which it may not take; None where it returns."""
@@ -249,19 +258,22 @@ class KernelRunner:
                 sample.changes.setdefault(name, noted)
         return found
 
-    def entry(self, name: str, sample: Sample, blocks: str, arguments: Sequence[Any], key: str) -> tuple[Any, Facts]:
+    def entry(
+        self, name: str, sample: Sample, blocks: str, shapes: Shapes, arguments: Sequence[Any], key: str
+    ) -> tuple[Tensors, Facts]:
         """What a further entry point of the kernel gives: ``extras[name](inputs, *arguments, options, blocks)``.
 
         Args:
             name: of the entry point.
             sample: the inputs.
             blocks: the name of a block configuration to force.
+            shapes: by name, in order: those of the tensors that it gives, as a mapping, a tuple or alone.
             arguments: tensors, plain values, and tuples of these.
             key: names the call in reports.
         """
         own = tuple(self._held(each, sample) for each in arguments) if self.wide else tuple(arguments)
         reply = self._reply(name, sample, blocks, arguments=own, name=key, records=True)
-        return reply.returned["returned"], reply.facts
+        return _of_shapes(name, shapes, reply.returned["returned"]), reply.facts
 
     def _held(self, value: Any, sample: Sample) -> Any:
         """An argument of a widened entry point: a tensor of the sample names its dtype, another one the case's."""
@@ -272,6 +284,11 @@ class KernelRunner:
         named = self._names(sample)
         own = (named.get(name, "float64") for name, tensor in sample.tensors().items() if tensor is value)
         return Held(value, next(own, self.wide))
+
+    def shapes(self, derivative: Derivative, sample: Sample) -> Shapes:
+        """Those of the tensors of a derivative, by name."""
+        own = self._like(derivative, sample)
+        return {n: tuple(each.shape) for n, each in zip(names(self.family, derivative, sample), own, strict=True)}
 
     def primals(self, sample: Sample) -> list[str]:
         """The names of the float inputs that a sample has."""
@@ -380,17 +397,17 @@ class KernelRunner:
 
     def _named(self, derivative: Derivative, sample: Sample, tensors: Sequence[Any]) -> Tensors:
         """The tensors of a derivative by name, each checked for shape and dtype."""
+        return self._fitting(names(self.family, derivative, sample), self._like(derivative, sample), tensors)
+
+    def _like(self, derivative: Derivative, sample: Sample) -> list[Tensor]:
+        """Tensors of the shapes and dtypes that those of a derivative have."""
         if derivative in (Derivative.FORWARD, Derivative.JVP):
-            like = [sample.cotangents[spec.name] for spec in self.family.signature.returned(sample.options)]
-        else:
-            like = [sample.inputs[name] for name in self.primals(sample)]
-        return self._fitting(names(self.family, derivative, sample), like, tensors)
+            return [sample.cotangents[spec.name] for spec in self.family.signature.returned(sample.options)]
+        return [sample.inputs[name] for name in self.primals(sample)]
 
     def _fitting(self, keys: Sequence[str], like: Sequence[Tensor], tensors: Sequence[Any]) -> Tensors:
         """Tensors by name, each of the shape and dtype of another, without products of what has no gradient."""
-        if len(tensors) != len(keys):
-            text = f"the kernel returned {counted(len(tensors), 'tensor')}, expected {len(keys)}: {tuple(keys)}"
-            raise wrong(keys[0], text)
+        _require_count("the kernel", "tensor", keys, tensors)
         found = {}
         for key, tensor, own in zip(keys, tensors, like, strict=True):
             if key in map(hvp_name, self.kernel.no_gradient):
@@ -402,9 +419,8 @@ class KernelRunner:
         return found
 
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Any]) -> Tensors:
+        _require_count("the kernel", "gradient", keys, gradients)
         found = {}
-        if len(gradients) != len(keys):
-            raise wrong(keys[0], f"the kernel returned {counted(len(gradients), 'gradient')}, expected {len(keys)}")
         for key, gradient in zip(keys, gradients, strict=True):
             name = key[1:]
             if gradient is None:
@@ -416,7 +432,7 @@ class KernelRunner:
         return found
 
     def _require_fit(self, key: str, tensor: Tensor, like: Tensor) -> None:
-        """Check a tensor's shape and dtype.
+        """Check a tensor's shape and dtype, and that it has elements.
 
         Raises:
             Wrong: one of them is another.
@@ -426,6 +442,49 @@ class KernelRunner:
         expected = getattr(torch, tensor_of(self.family, key).held(self.wide)) if self.wide else like.dtype
         if tensor.dtype != expected and not (self.wide and tensor.dtype == torch.float64):
             raise wrong(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(expected)[6:]}")
+        if tensor.is_meta:
+            raise wrong(key, f"{key} is {_form(tensor)}, expected one with elements")
+
+
+def _of_shapes(entry: str, shapes: Shapes, given: Any) -> Tensors:
+    """The tensors that an entry point gives, by name.
+
+    Raises:
+        Wrong: there are others, or one of them is no float tensor of its shape.
+    """
+    found = given
+    if not isinstance(given, Mapping):
+        parts = given if isinstance(given, tuple) else (given,)
+        _require_count(entry, "value", tuple(shapes), parts)
+        found = dict(zip(shapes, parts, strict=True))
+    if found.keys() != shapes.keys():
+        raise wrong(next(iter(shapes)), f"{entry} returned {_form(tuple(found))}, expected {tuple(shapes)}")
+    for key, shape in shapes.items():
+        tensor = found[key]
+        if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.is_floating_point():
+            raise wrong(key, f"{key} of {entry} is {_form(tensor)}, expected floats of shape {tuple(shape)}")
+        if tuple(tensor.shape) != tuple(shape):
+            raise wrong(key, f"{key} of {entry} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+    return {key: found[key] for key in shapes}
+
+
+def _require_count(who: str, what: str, keys: Sequence[str], found: Sequence[Any]) -> None:
+    """Check that there are as many things of a kind as names.
+
+    Raises:
+        Wrong: there are more, or fewer.
+    """
+    if len(found) != len(keys):
+        text = f"{who} returned {counted(len(found), what)}, expected {len(keys)}"
+        raise wrong(keys[0] if keys else what, f"{text}: {tuple(keys)}" if keys else text)
+
+
+def _form(value: Any) -> str:
+    """A value in words: of a tensor the dtype and shape."""
+    if not isinstance(value, Tensor):
+        return " ".join(printable(repr(value), 100).split())
+    text = f"a tensor of {str(value.dtype)[6:]} of shape {tuple(value.shape)}"
+    return f"{text} without elements" if value.is_meta else text
 
 
 def _changes(call: Call, after: Mapping[str, Tensor]) -> dict[str, Change]:

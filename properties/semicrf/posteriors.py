@@ -16,7 +16,7 @@ import torch
 from gradoracle.properties.agreement import double
 from gradoracle.properties.applicability import LONGEST_DIM
 from gradoracle.properties.semicrf.paths import Paths, projected
-from gradoracle.properties.semicrf.problems import FORWARD, VJP
+from gradoracle.properties.semicrf.problems import FORWARD, VJP, extents
 from gradoracle.properties.semicrf.readings.budgets import MEETINGS, budgets, returned
 from gradoracle.properties.semicrf.readings.recursion import Problem, forward_backward
 from gradoracle.properties.semicrf.readings.recursion import marginals as true_marginals
@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 from gradoracle.check.acceptance import Allowance
 from gradoracle.check.error_relation import PROBES, Part
 from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.contract import EXACT
 from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.trace import trace
@@ -43,7 +44,13 @@ def marginals(evidence: Evidence) -> dict[str, Part]:
 
     A kernel may sum position marginals up from differences in float64, whose errors are absolute.
     """
-    position, boundary, segment = evidence.entry("marginals")
+    sequences, positions, labels, durations = extents(evidence.sample)
+    shapes = {
+        "position": (sequences, positions, labels),
+        "boundary": (sequences, positions + 1),
+        "segment": (sequences, positions, durations, labels),
+    }
+    position, boundary, segment = evidence.entry("marginals", shapes).values()
 
     def parts() -> dict[str, Part]:
         known, paths = _known(evidence), Paths(evidence)
@@ -64,13 +71,21 @@ def marginals(evidence: Evidence) -> dict[str, Part]:
     return evidence.keep("marginals", parts)
 
 
+def alpha_and_beta(evidence: Evidence) -> Tensors:
+    """The kernel's alpha and beta [B T+1 C], their norms [B T+1] and log Z [B]."""
+    sequences, positions, labels, _ = extents(evidence.sample)
+    table, norms = (sequences, positions + 1, labels), (sequences, positions + 1)
+    shapes = {"alpha": table, "beta": table, "alpha_norm": norms, "beta_norm": norms, "log_z": (sequences,)}
+    return evidence.entry("forward_backward", shapes)
+
+
 def meetings(evidence: Evidence) -> Part:
     """[B T+1 C] exp(alpha_t + beta_t - log Z) of the kernel's alpha and beta, and of the true log Z.
 
     In truth it is the probability that t is a boundary after a segment of label c (at 0, before a first one that
     follows c). It is 0 where there is no path, past the length, and throughout where every path is forbidden.
     """
-    one, other, *norms = (double(each) for each in evidence.entry("forward_backward")[:4])
+    one, other, *norms, _ = map(double, alpha_and_beta(evidence).values())
 
     def part() -> Part:
         exact, known = forward_backward(evidence.sample.inputs), _known(evidence)[MEETINGS]
@@ -93,7 +108,7 @@ def totals(evidence: Evidence) -> tuple[Part, Part]:
 
     Both err as log Z does before it is rounded; alpha and beta are rounded too.
     """
-    alpha, beta, alpha_norm, beta_norm, log_z = (double(each) for each in evidence.entry("forward_backward"))
+    alpha, beta, alpha_norm, beta_norm, log_z = map(double, alpha_and_beta(evidence).values())
     paths, known = Paths(evidence), _of_log_z(evidence)
     at = torch.stack([torch.zeros_like(paths.lengths), paths.lengths], 1)  # [B 2]
     rows = at[:, :, None].expand(-1, -1, alpha.shape[2])

@@ -68,6 +68,31 @@ def test_what_does_no_harm_holds_and_prints_nothing(name: str, capfd: pytest.Cap
     assert code == 0 and json.loads(out) and "descriptor" not in out + err
 
 
+ENTRY = """
+from dataclasses import replace
+
+import torch
+from gradoracle.properties.lse.kernels import KERNELS
+
+mine = replace(KERNELS[0], name="mine", extras={{"backward": lambda inputs, g, which, options, blocks: {}}})
+"""
+
+
+@pytest.mark.parametrize(
+    "answer", ["None", "'abc'", "(g, g)", "{'dq': g}", "{'dq': g, 'dk': g}", "{'dq': 'dq', 'dk': object()}"]
+)
+def test_a_wrong_answer_of_an_entry_point_is_a_verdict(
+    answer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(ENTRY.format(answer))
+    code, out, err = checked(str(file), capfd, "--dtype", "float32", *FEW[:-1], "fused_equals_separate")
+    assert code == 1, err[-2000:]
+    (verdict,) = json.loads(out)["reports"][0]["verdicts"]
+    (finding,) = verdict["counterexample"]["findings"]
+    assert verdict["status"] == "violated" and "backward" in finding["message"]
+
+
 def test_what_a_kernel_leaves_running_dies_with_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,7 @@ from gradoracle.model.severity import Severity
 
 def _gradients(evidence: Evidence, which: str, run: str = "") -> dict[str, Tensor]:
     (cotangent,) = evidence.sample.cotangents.values()
-    found: dict[str, Tensor] = evidence.entry("backward", cotangent, which, key=f" {which}{run}")
-    return found
+    return evidence.entry("backward", evidence.shapes(Derivative.VJP), cotangent, which, key=f" {which}{run}")
 
 
 @property(needs=(Derivative.VJP,), extras=("backward",), applies=small_enough)

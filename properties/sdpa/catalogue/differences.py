@@ -54,8 +54,9 @@ def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[
     for step in STEPS[evidence.case.dtype]:
         defined = evidence.define(f"central difference {step}", _difference(evidence, step), args)
         tangents, cotangents = tuple(sample.tangents.values()), tuple(sample.cotangents.values())
-        got = evidence.entry("hvp_central_difference", tangents, cotangents, step, key=f" {step}")
-        for name, tensor, (truth, allowance) in zip(NAMES, got, defined, strict=True):
+        shapes = evidence.shapes(HVP)
+        got = evidence.entry("hvp_central_difference", shapes, tangents, cotangents, step, key=f" {step}")
+        for (name, tensor), (truth, allowance) in zip(got.items(), defined, strict=True):
             true = truths[name]
             truncation = (truth.value - true.value).abs()  # C h^2 and beyond
             held = 4 * FORMATS["float64"].unit_roundoff * torch.maximum(truth.value.abs(), true.value.abs())

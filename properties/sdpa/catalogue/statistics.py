@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.agreement import compared
+from gradoracle.properties.agreement import compared, double
 from gradoracle.properties.applicability import small_enough
 from gradoracle.properties.attention import allowed, of_queries
 from gradoracle.properties.sdpa.scores import Scores, score_tangent, softmax
@@ -24,6 +24,7 @@ from torch import Tensor
 from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.error_relation import Part
 from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model import layouts
 from gradoracle.model.call import Held
 from gradoracle.model.contract import default_contract
@@ -38,7 +39,7 @@ LARGEST_EXPONENT = 60.0  # of a stale exp(S - m): beyond it float32 and the form
 
 def statistics(evidence: Evidence) -> dict[str, Part]:
     """The kernel's m and l with their truths: m = max_j S, l = sum_j exp(S - m); -inf and 0 where no key is seen."""
-    scores, kept = Scores(evidence.sample), evidence.contract.residuals
+    scores, residuals = Scores(evidence.sample), evidence.contract.residuals
     visible, scale = scores.visible, scores.scale
     sees = visible.any(-1)
 
@@ -48,12 +49,18 @@ def statistics(evidence: Evidence) -> dict[str, Part]:
         level = torch.where(sees, m, 0.0)[..., None]
         return m, torch.exp(s - level).sum(-1)
 
-    defined = evidence.define("m and l", program, [scores.q, scores.k], [kept, kept])
-    _, m, l = evidence.entry("stats")
+    defined = evidence.define("m and l", program, [scores.q, scores.k], [residuals, residuals])
+    kept = _kept(evidence)
     return {
-        name: Part(name, got, truth.value, allowance)
-        for name, got, (truth, allowance) in zip("ml", (m, l), defined, strict=True)
+        name: Part(name, kept[name], truth.value, allowance)
+        for name, (truth, allowance) in zip("ml", defined, strict=True)
     }
+
+
+def _kept(evidence: Evidence) -> Tensors:
+    """The forward's o, m and l."""
+    rows = evidence.sample.cotangents["o"].shape[:-1]
+    return evidence.entry("stats", {**evidence.shapes(FORWARD), "m": rows, "l": rows})
 
 
 @property(needs=(FORWARD,), extras=("stats",), applies=small_enough, rank=5)
@@ -77,9 +84,8 @@ def l_lies_between_one_and_the_number_of_keys(evidence: Evidence) -> Iterator[Fi
     Cannot catch: a wrong l within the bounds; the_saved_statistics_are_those_of_the_scores does.
     """
     scores = Scores(evidence.sample)
-    _, m, l = evidence.entry("stats")
-    rows = slice(scores.first, None)
-    m, l = m[:, :, rows].cpu().double(), l[:, :, rows].cpu().double()
+    kept, rows = _kept(evidence), slice(scores.first, None)
+    m, l = (double(kept[name][:, :, rows]) for name in "ml")
     finite = m.isfinite() | ~torch.tensor(bool(scores.p.isfinite().all()))  # a score may overflow
     wrong = ~((l >= 1) & (l <= scores.seen[rows])) & finite
     yield exactly("l", wrong, "is not between 1 and the number of keys that the query sees")
@@ -135,9 +141,8 @@ def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterato
     for entry, given in (("backward", kept[:2]), ("backward_from_output", kept)):
         if entry not in evidence.kernel.extras:
             continue
-        gradients = evidence.entry(entry, tuple(evidence.sample.cotangents.values()), given)
+        got = evidence.entry(entry, evidence.shapes(VJP), tuple(evidence.sample.cotangents.values()), given)
         source = "m and l" if len(given) == 2 else "m, l and o"
-        got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
         yield from compared(evidence, got, f" from {source}, {layout}", (VJP,))
 
 
@@ -151,15 +156,20 @@ def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Fin
     Cannot catch: errors that it shares with the JVP that computes m and l; jvp_matches_the_oracle does.
     """
     laid, layout = _laid_out(evidence, "m", "l")
-    o, tangent = evidence.entry("jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
-    yield from compared(evidence, {"o": o, "jvp.o": tangent}, f" from m and l, {layout}", (FORWARD, JVP))
+    yield from compared(evidence, _from_statistics(evidence, laid), f" from m and l, {layout}", (FORWARD, JVP))
+
+
+def _from_statistics(evidence: Evidence, given: tuple[Tensor | Held, ...], key: str = "") -> Tensors:
+    """o and its tangent from given m and l."""
+    tangents = tuple(evidence.sample.tangents.values())
+    return evidence.entry("jvp_from_statistics", evidence.shapes(FORWARD, JVP), tangents, given, key=key)
 
 
 def _laid_out(evidence: Evidence, *names: str) -> tuple[tuple[Tensor | Held, ...], str]:
     """Some of the forward's o, m and l in a layout, another from case to case, and its name."""
     layout = _LAYOUTS[evidence.case.seed // 11 % len(_LAYOUTS)]
-    found = dict(zip("oml", evidence.entry("stats"), strict=True))
-    return tuple(_held(evidence, name, layouts.apply(found[name], layout)) for name in names), layout
+    kept = _kept(evidence)
+    return tuple(_held(evidence, name, layouts.apply(kept[name], layout)) for name in names), layout
 
 
 def _held(evidence: Evidence, name: str, tensor: Tensor) -> Tensor | Held:
@@ -180,8 +190,13 @@ def frozen(evidence: Evidence) -> Part:
 
     args = [*evidence.sample.inputs.values(), *evidence.sample.tangents.values()]
     ((truth, allowance),) = evidence.define("frozen jvp", program, args)
-    got = evidence.entry("jvp_frozen", tuple(evidence.sample.tangents.values()), None)
-    return Part("frozen jvp.o", got, truth.value, allowance)
+    return Part("frozen jvp.o", _with_frozen(evidence, None), truth.value, allowance)
+
+
+def _with_frozen(evidence: Evidence, given: tuple[Tensor | Held, ...] | None, key: str = "") -> Tensor:
+    """The tangent of o with given m and l frozen; None: the forward's."""
+    tangents = tuple(evidence.sample.tangents.values())
+    return evidence.entry("jvp_frozen", evidence.shapes(JVP), tangents, given, key=key)["jvp.o"]
 
 
 def _frozen_tangent(
@@ -240,12 +255,8 @@ def frozen_stats_jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding
     Catches: a kernel that computes its own m and l instead of using those given, or normalises P again.
     Cannot catch: errors in m and l themselves; the_saved_statistics_are_those_of_the_scores does.
     """
-    given = tuple(evidence.sample.tangents.values())
     yield _of_stale_statistics(
-        evidence,
-        "frozen jvp.o",
-        _frozen_tangent,
-        lambda stats: evidence.entry("jvp_frozen", given, stats, key=" stale"),
+        evidence, "frozen jvp.o", _frozen_tangent, lambda given: _with_frozen(evidence, given, " stale")
     )
 
 
@@ -258,11 +269,9 @@ def jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding]:
     Catches: a centre that is a mean, P normalised again, m and l computed instead of those given.
     Cannot catch: errors in m and l themselves; the_saved_statistics_are_those_of_the_scores does.
     """
-    given = tuple(evidence.sample.tangents.values())
     yield _of_stale_statistics(
-        evidence, "jvp.o", _centred_tangent,
-        lambda stats: evidence.entry("jvp_from_statistics", given, stats, key=" stale")[1],
-    )  # fmt: skip
+        evidence, "jvp.o", _centred_tangent, lambda given: _from_statistics(evidence, given, " stale")["jvp.o"]
+    )
 
 
 def _of_stale_statistics(
@@ -274,10 +283,10 @@ def _of_stale_statistics(
     )
     if not all(t.isfinite().all() for t in before.sample.inputs.values()):
         return not_checked(name, "the sample of the stale statistics overflows")
-    _, m, l = before.entry("stats")
-    scores = Scores(evidence.sample)
+    kept, scores = _kept(before), Scores(evidence.sample)
     rows, scale = slice(scores.first, None), scores.scale
-    visible, m_seen, l_seen = scores.visible[rows], m[:, :, rows].cpu().double(), l[:, :, rows].cpu().double()
+    visible = scores.visible[rows]
+    m_seen, l_seen = (double(kept[name][:, :, rows]) for name in "ml")
     rebuild = _rebuild(visible, scale)
     exponents = torch.where(visible, scores.q[:, :, rows] @ scores.k.transpose(-1, -2) * scale, -torch.inf)
     if not bool((exponents - m_seen[..., None]).max() < LARGEST_EXPONENT):
@@ -291,7 +300,7 @@ def _of_stale_statistics(
     args = [inputs["q"][:, :, rows], inputs["k"], inputs["v"]]
     args += [tangents["q"][:, :, rows], tangents["k"], tangents["v"], m_seen, l_seen]
     ((truth, allowance),) = evidence.define(f"stale {name}", program, args)
-    stale = call((_held(evidence, "m", m), _held(evidence, "l", l)))
+    stale = call(tuple(_held(evidence, name, kept[name]) for name in "ml"))
     part = Part(f"{name} of stale m, l", stale[:, :, rows], truth.value, allowance)
     finding = _judged(part, evidence, evidence.axes("jvp.o"), "jvp.o")
     if finding.outcome is Outcome.HOLDS:

@@ -15,7 +15,7 @@ import torch
 from gradoracle.properties.agreement import double, larger
 from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.semicrf.paths import Paths, takes_projections, with_projections
-from gradoracle.properties.semicrf.posteriors import marginals, meetings, reached, totals
+from gradoracle.properties.semicrf.posteriors import alpha_and_beta, marginals, meetings, reached, totals
 from gradoracle.properties.semicrf.problems import FORWARD, VJP, cut, takes
 from torch import Tensor
 from torch.nn.functional import pad
@@ -91,8 +91,9 @@ def alpha_and_beta_give_the_boundaries(evidence: Evidence) -> Iterator[Finding]:
         scale=lambda meeting, start, g, inside: ((g * meeting).sum(-1) * inside)[:, :-1],
         constants=[_weights(paths), paths.inside],
     )
-    for name, got, comes in zip(("alpha", "beta"), evidence.entry("forward_backward"), reached(evidence), strict=False):
-        wrong = (double(got) > -torch.inf) != comes
+    tables = alpha_and_beta(evidence)
+    for name, comes in zip(("alpha", "beta"), reached(evidence), strict=True):
+        wrong = (double(tables[name]) > -torch.inf) != comes
         yield exactly(f"{name} where no path is", wrong, f"{name} is not -inf exactly where there is no path")
 
 

@@ -233,8 +233,7 @@ def _has_two_paths(case: Case, kernel: Kernel) -> str | None:
 def _scheme(evidence: Evidence, path: str, chunk: int | None = None) -> dict[str, Tensor]:
     """log Z and gradients on a path of the kernel, with a state kept every so many positions."""
     g = evidence.sample.cotangents["log_z"]
-    found: dict[str, Tensor] = evidence.entry("scheme", g, path, chunk, key=f" {path} in chunks of {chunk}")
-    return found
+    return evidence.entry("scheme", evidence.shapes(FORWARD, VJP), g, path, chunk, key=f" {path} in chunks of {chunk}")
 
 
 @property(needs=(FORWARD, VJP), extras=("paths", "scheme"), applies=all_of(_has_two_paths, takes(_fewer)), one_in=4)

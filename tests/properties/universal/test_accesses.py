@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.case import Case, Draw
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
@@ -56,7 +57,7 @@ def test_the_report_names_kernel_line_program_and_element():
 def test_a_further_entry_point_is_judged_by_what_it_accesses(more, status):
     extras = {"totals": lambda inputs, options, blocks: summing(more=more)(inputs["x"])}
     one = evidence(replace(of_sums(summing()), extras=extras), Case("sums", {"B": 3, "N": 10}), sums)
-    one.entry("totals")
+    one.entry("totals", one.shapes(Derivative.FORWARD))
     result = judge_on(INSIDE, one)
     assert result.status is status
     wrong = [finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED]
