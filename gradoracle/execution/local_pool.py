@@ -37,7 +37,6 @@ class LocalPool:
         count: how many processes, from 1 on.
         env: variables that the children have before they import anything; several sets are dealt out in turn, and the
             replacement of a dead child gets its set.
-        startup_limit: seconds that ``entry(setup)`` may take.
         memory: bytes beyond which an allocation of a child fails; None: no limit.
         folder: the working directory of the children; None: that of this process.
     """
@@ -49,7 +48,6 @@ class LocalPool:
         *,
         count: int,
         env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
-        startup_limit: float = 600.0,
         memory: int | None = None,
         folder: str | None = None,
     ):
@@ -58,7 +56,7 @@ class LocalPool:
             raise ValueError(f"count of worker processes must be at least 1, got {count}")
         self._entry, self._setup = entry, setup
         self._envs = [dict(each) for each in ([env] if isinstance(env, Mapping) else env or [{}])]
-        self._startup_limit, self._memory, self._folder = startup_limit, memory, folder
+        self._memory, self._folder = memory, folder
         self._ready: deque[Result] = deque()
         self._again: deque[Any] = deque()  # jobs whose process died before it read them
         self._running = False
@@ -173,8 +171,7 @@ class LocalPool:
         while len(self._children) < self._count:
             turn = min(set(range(self._count)) - {child.turn for child in self._children})
             env = self._envs[turn % len(self._envs)]
-            limits = self._startup_limit, self._memory
-            self._children.append(Process(self._entry, self._setup, env, *limits, turn, self._folder))
+            self._children.append(Process(self._entry, self._setup, env, self._memory, turn, self._folder))
 
     def _stop(self, child: Process) -> None:
         """Kill a child during its job, whose result is no longer needed."""

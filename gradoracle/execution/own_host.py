@@ -11,7 +11,7 @@ from gradoracle.host.compiling import compile_ahead, rehearsing
 from gradoracle.host.host import Host
 from gradoracle.model.call import Call, Reply
 from gradoracle.model.call_errors import Crashed, DeviceLost, Unavailable, end_of
-from gradoracle.model.job import Compilation, EndedProcess, Phase
+from gradoracle.model.job import Compilation, EndedProcess
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.tensor_bits import NoAddresses, copies
@@ -24,21 +24,13 @@ class OwnHost:
         kernels: by name.
         device: "cpu" or "cuda".
         called_in: as of ``Host``.
-        announce: as of ``Host``.
     """
 
     ended: Sequence[EndedProcess] = ()
     seconds = math.inf
 
-    def __init__(
-        self,
-        kernels: Mapping[str, Kernel],
-        *,
-        device: str = "cpu",
-        called_in: str = "",
-        announce: Phase = lambda name, limit: None,
-    ) -> None:
-        self._host = Host(kernels, device=device, called_in=called_in, announce=announce)
+    def __init__(self, kernels: Mapping[str, Kernel], *, device: str = "cpu", called_in: str = "") -> None:
+        self._host = Host(kernels, device=device, called_in=called_in)
         self._lost = ""  # the call that lost the device, for good
 
     @property

@@ -21,6 +21,7 @@ Work = Callable[[Any, Phase], Any]
 NOTHING = object()  # the job of an idle process
 
 _FOREVER = float("inf")
+_STARTUP_LIMIT = 600.0  # seconds that ``entry(setup)`` may take
 
 
 class Process(Child):
@@ -31,7 +32,6 @@ class Process(Child):
         entry: str,
         setup: Any,
         env: Mapping[str, str],
-        startup_limit: float,
         memory: int | None = None,
         turn: int = 0,
         folder: str | None = None,
@@ -45,9 +45,9 @@ class Process(Child):
         self.started, self.taken = False, False
         self.job: Any = NOTHING
         self.phase: str | None = None
-        self.since, self.limit = time.monotonic(), startup_limit
+        self.since, self.limit = time.monotonic(), _STARTUP_LIMIT
         self.entered = self.since
-        self.deadline = self.since + startup_limit
+        self.deadline = self.since + self.limit
         with contextlib.suppress(OSError):  # a child that is already dead is found by the next check
             self.connection.send_bytes(message)
 

@@ -15,7 +15,7 @@ import ast
 import functools
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any
@@ -294,11 +294,6 @@ def renamed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.dtype == torch.float64 and dtype in FLOATS and not isinstance(tensor, Wide):
         return Wide(tensor, dtype)
     return widen(tensor)
-
-
-def laid(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """A tensor in memory that a function lays out anew; of a ``Wide`` one, its float64 values."""
-    return Wide(change(tensor.carried), tensor.dtype) if isinstance(tensor, Wide) else change(tensor)
 
 
 def narrowed(tensor: Tensor) -> Tensor:
