@@ -217,7 +217,7 @@ def examiner(
         subject = KernelRunner(family, kernels[job.kernel], guard, host=own, device=setup.device)
         own.seconds = setup.call_seconds * job.patience
         result = examine(job, subject, oracle, [properties[name] for name in job.properties], setup.inputs)
-        seen = subject.tally
+        seen = subject.totals
         return replace(
             result,
             compiling=seen.compiling,

@@ -96,7 +96,7 @@ class KernelRunner:
         self.family, self.kernel, self.guard, self.wide, self.device = family, kernel, guard, wide, device
         self.host = OwnHost({kernel.name: kernel}) if host is None else host
         self.records, self.recorded, self.label = records, True, ""
-        self.tally = Totals()
+        self.totals = Totals()
         self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
         self._explicit = tuple(each for each in _EXPLICIT if getattr(kernel, each.value) is not None)
         self._is_optional = False  # whether outputs without a gradient are no error
@@ -320,7 +320,7 @@ class KernelRunner:
         call = self._call(own, sample, blocks, name, records, asked)
         with self.guard(call.how.label + call.how.name):
             reply = self.host.call(call)
-            self.tally.add(reply.facts)
+            self.totals.add(reply.facts)
             for key, change in _changes(call, reply.after).items():
                 if key not in self.kernel.mutates:
                     sample.changes.setdefault(key, (call.how.label + call.how.name, change))
