@@ -29,8 +29,8 @@ from gradoracle.model.formats import DTYPES, FORMATS
 from gradoracle.model.job import DefinitionJob, Job
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind
+from gradoracle.project.definition import family_for
 from gradoracle.project.request import Request
-from gradoracle.project.target import family_for
 
 CASES_ON_CPU, CASES_ON_CUDA = 126, 200
 

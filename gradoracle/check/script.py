@@ -11,20 +11,21 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import build
+from gradoracle.check import worker
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.setup import Setup, subjects
+from gradoracle.check.setup import Setup
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution import device as devices
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.call_errors import Unavailable
-from gradoracle.model.case import parse
+from gradoracle.model.case import Case, parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
 from gradoracle.model.property import matches
 from gradoracle.oracle.exact.definition import Undefined
 from gradoracle.oracle.exact.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
-from gradoracle.project.target import family_for, place_of, resolve
+from gradoracle.project.definition import family_for
 
 MOST_NUMBERS = 2000  # written as hexadecimal floats; above, a tensor's bytes are written in base 64
 MOST_BYTES = 1 << 23  # in the whole script
@@ -152,6 +153,7 @@ def reproduce(
     oracle: str = "auto",
     contracts: Mapping[str, str] | None = None,
     family: str | None = None,
+    python: str | None = None,
 ) -> str:
     """The text of a script that runs the kernel on one case and prints its tensors against the truth.
 
@@ -162,6 +164,7 @@ def reproduce(
         oracle: the reading that gives the truth.
         contracts: dtype -> preset; by default the kernel's own.
         family: the value of --family; None: the family of the line.
+        python: as of ``Request``.
 
     Raises:
         UsageError: the line, its target or the property cannot be resolved; the tensors are too large; the kernel has
@@ -171,10 +174,19 @@ def reproduce(
         text, where, case = parse(line)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    chosen = devices.choose(device or where.partition(":")[0])
-    devices.prepare(chosen)
+    chosen = devices.choose(device or where.partition(":")[0], python=python)
     judge = family or family_for(line, text, case.family)
-    defined, kernels, properties = subjects(Setup(text, judge, chosen, oracle, dict(contracts or {}), {}))
+    setup = Setup(text, judge, chosen, oracle, dict(contracts or {}), {}, python=python)
+    found = worker.resolved(setup)
+    try:
+        return _of_case(line, case, found, property)
+    finally:
+        found.host.close()
+
+
+def _of_case(line: str, case: Case, found: worker.Resolved, property: str) -> str:
+    text, defined, kernels, properties = found.setup.target, found.family, found.kernels, found.properties
+    chosen, oracle = found.setup.device, found.setup.oracle
     if len(kernels) > 1:
         raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
     (kernel,) = kernels.values()
@@ -182,17 +194,16 @@ def reproduce(
     defined = defined.at(case.dims)
     title, derivative = f"{kernel.name} against the definition of {defined.name}.", Derivative.VJP
     if property != "*":
-        found = [prop for name, prop in properties.items() if matches(name, property)]
-        if not found:
+        matching = [prop for name, prop in properties.items() if matches(name, property)]
+        if not matching:
             raise UsageError(f"no property of {defined.name} matches {property!r}; see gradoracle list")
-        title = found[0].statement
-        derivative = next((need for need in _ORDER if need in found[0].needs), Derivative.FORWARD)
-    target = resolve(text, judge)
-    place = place_of(target, kernel)
+        title = matching[0].statement
+        derivative = next((need for need in _ORDER if need in matching[0].needs), Derivative.FORWARD)
+    place = found.place(kernel.name)
     evidence = Evidence(
         case,
         build(case, defined.signature, domains=defined.domains),
-        KernelRunner(defined, kernel, device=chosen),
+        KernelRunner(defined, kernel, host=found.host, device=chosen),
         Oracle(defined, oracle),
     )
     names = evidence.names(derivative)

@@ -81,6 +81,18 @@ class Resolved:
     host: HostProcess
     missing: tuple[str, ...] = ()
 
+    def place(self, kernel: str) -> tuple[str, str]:
+        """Where a kernel can be imported from: module or file, and its name there.
+
+        Raises:
+            TargetError: it has no such name.
+        """
+        known = {} if self.setup.hosted is None else {each.name: each.imported for each in self.setup.hosted.kernels}
+        match known.get(kernel, ()):
+            case (place, name):
+                return place, name
+        raise TargetError(f"{kernel} of {self.setup.target} cannot be imported by name")
+
 
 def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolved:
     """Resolve a target, whose kernels are imported in another process; of two projects, those of each in its own.

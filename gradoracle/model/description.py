@@ -6,19 +6,34 @@ A judge gets descriptions from a host, which has the kernels themselves.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import Sizes
+from gradoracle.model.errors import UsageError
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import Place, place_of
 from gradoracle.model.signature import OptionValue
+from gradoracle.model.wording import printable
 
 _EXPLICIT = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
 _ASKED = ("algorithm", "fits", "tiles", "compiled_for")  # declarations that may be functions
+
+_GIVEN: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what such a function should give
+    "algorithm": ("the name of an algorithm", lambda found: isinstance(found, str)),
+    "fits": ("names of block configurations", lambda found: _are_names(found)),
+    "tiles": (
+        "a number of elements by dim",
+        lambda found: isinstance(found, Mapping) and all(type(each) is int and each > 0 for each in found.values()),
+    ),
+}
+
+
+def _are_names(found: Any) -> bool:
+    return isinstance(found, (tuple, list)) and all(isinstance(each, str) for each in found)
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,7 @@ class Description:
         explicit: the derivatives for which it has functions of its own.
         asked: the declarations that are functions, of its sizes.
         entries: its further entry points, and other functions among its ``extras``.
+        imported: the module or file that it can be imported from, and its name there; () where it has no name.
         constants: the other extras.
     """
 
@@ -57,6 +73,7 @@ class Description:
     arguments: Mapping[str, OptionValue]
     claims: tuple[Derivative, ...] | None
     autotuners: Mapping[str, int] = field(default_factory=dict)
+    imported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,12 +85,14 @@ class HostedTarget:
         file: the file of the target's module, absolute; "" for a shipped one.
         module: the name of its package, where that is needed for relative imports; "" for none.
         families: by name: the names that the module has them by.
+        parameters: dtype and shape of the parameters of an nn.Module that become inputs, by name.
     """
 
     kernels: tuple[Description, ...]
     file: str = ""
     module: str = ""
     families: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
 
 class Asked(Protocol):
@@ -104,8 +123,17 @@ class Elsewhere:
         return self.place.parameters.signature
 
     def __call__(self, *arguments: Any) -> Any:
-        """Its value there."""
-        return self.ask(self.kernel, self.what, arguments)
+        """Its value there.
+
+        Raises:
+            UsageError: it is not what the declaration should give.
+        """
+        found = self.ask(self.kernel, self.what, arguments)
+        expected, fits = _GIVEN.get(self.what, ("", lambda _: True))
+        if not fits(found):
+            shown = printable(repr(found), 100)
+            raise UsageError(f"{self.what} of kernel {self.kernel} gives {shown}; expected {expected}")
+        return found
 
 
 def described(kernel: Kernel, autotuners: Mapping[str, int] | None = None) -> Description:

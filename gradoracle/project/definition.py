@@ -10,9 +10,13 @@ import contextlib
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+
+import torch
+from torch import nn
 
 from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError, UsageError, named
@@ -61,6 +65,23 @@ def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
             raise TargetError(f"the host of {text} says that it is {own}; expected {place}")
         return _in(own, hosted.families[name], hosted.module, f"{text}: family {name}")
     return _shipped(name)
+
+
+def family_for(line: str, text: str, named: str) -> str | None:
+    """The --family with which the target of a case line resolves: its ``from=``, or the shipped family of that name.
+
+    None where the target is shipped, or its file declares the family.
+    """
+    for word in line.split()[4:]:
+        if word.startswith("from="):
+            return unquote(word.removeprefix("from="))
+    place, _ = split(text)
+    if place in family_names() or named not in family_names():
+        return None
+    with contextlib.suppress(TargetError):  # a target that cannot be read is reported where it is resolved
+        if named in _declared(file_of(place)[0]):
+            return None
+    return named
 
 
 def sources(text: str, family: str | None) -> dict[str, str]:
@@ -119,7 +140,7 @@ def _derived(text: str, family: str, hosted: HostedTarget) -> Family:
         judged, given = _looked_up([reference, example], own)
         try:
             found = derive(
-                _stand_in(kernel), judged, called(given, example), names=(text, reference),
+                _stand_in(kernel, hosted.parameters), judged, called(given, example), names=(text, reference),
                 corrections=corrections(words),
             )  # fmt: skip
         except UsageError as error:
@@ -140,17 +161,26 @@ def _looked_up(texts: list[str], own: tuple[Path, str]) -> list[Any]:
     return found
 
 
-def _stand_in(kernel: Description) -> Any:
-    """A function with the parameters of a kernel that is elsewhere."""
+def _stand_in(kernel: Description, parameters: Mapping[str, tuple[str, tuple[int, ...]]]) -> Any:
+    """A function with the parameters of a kernel that is elsewhere, or a module with those that become inputs, too."""
 
     def call(*_: Any, **__: Any) -> Any:
         raise TypeError(f"{kernel.name} is elsewhere")
 
     call.__name__ = kernel.name
-    own = kernel.call.parameters
-    if own is not None:
-        call.__signature__ = own.signature  # type: ignore[attr-defined]
-    return call
+    own = None if kernel.call.parameters is None else kernel.call.parameters.signature
+    if not parameters:
+        if own is not None:
+            call.__signature__ = own  # type: ignore[attr-defined]
+        return call
+    if own is not None:  # that of forward, whose first parameter is the module itself
+        call.__signature__ = own.replace(parameters=[*own.parameters.values()][1:])  # type: ignore[attr-defined]
+    module = type(kernel.name, (nn.Module,), {})()
+    module.forward = call
+    for name, (dtype, shape) in parameters.items():
+        one = torch.ones((), dtype=getattr(torch, dtype.removeprefix("torch.")))
+        module.register_parameter(name, nn.Parameter(one.expand(shape)))
+    return module
 
 
 def _declared(file: Path) -> Iterator[str]:

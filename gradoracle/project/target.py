@@ -14,17 +14,17 @@ import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
-from urllib.parse import unquote
 
 from gradoracle.model.description import HostedTarget, described
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
+from gradoracle.model.modules import input_names
 from gradoracle.project.definition import named_family
 from gradoracle.project.definition_slice import current_folder_last, folder_first
 from gradoracle.project.naming import FORMS, is_file, split, unknown
@@ -117,26 +117,16 @@ def described_target(
     text: str, kernels: Iterable[Kernel], autotuners: Callable[[Kernel], Mapping[str, int]]
 ) -> HostedTarget:
     """What a judge needs to know of a target whose kernels are here; ``autotuners`` counts those of a kernel."""
-    place, _ = split(text)
+    place, attribute = split(text)
     module, source = (None, None) if place in family_names() else _module(place)
     names = {} if module is None else vars(module)
-    own = tuple(described(kernel, autotuners(kernel)) for kernel in kernels)
+    own = tuple(replace(described(each, autotuners(each)), imported=place_of(text, each)) for each in kernels)
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
     package = "" if module is None or source is not None else str(module.__package__ or "")
-    return HostedTarget(own, file, package, families)
-
-
-def family_for(line: str, text: str, named: str) -> str | None:
-    """The --family with which the target of a case line resolves: its ``from=``, none, or the shipped one it names."""
-    for word in line.split()[4:]:
-        if word.startswith("from="):
-            return unquote(word.removeprefix("from="))
-    try:
-        resolve(text)
-    except TargetError:
-        return named if named in family_names() else None
-    return None
+    weights = {} if module is None or not attribute else input_names(_attribute(module, attribute, text))
+    parameters = {name: (str(weight.dtype), tuple(weight.shape)) for name, (_, weight) in weights.items()}
+    return HostedTarget(own, file, package, families, parameters)
 
 
 def _derived(text: str, family: str, judge: Family | None) -> Target:
@@ -179,22 +169,25 @@ def looked_up(text: str, module: ModuleType | None = None) -> tuple[Any, ModuleT
     return _attribute(found, attribute, text), found
 
 
-def place_of(target: Target, kernel: Kernel) -> tuple[str, str]:
-    """Where a kernel's callable can be imported from: (module or file, attribute).
+def place_of(text: str, kernel: Kernel) -> tuple[str, str] | tuple[()]:
+    """Where a kernel of a target can be imported from: (module or file, attribute).
 
-    Raises:
-        TargetError: it has no such name (a lambda, a function inside another).
+    () of one that has no such name: a lambda, a function inside another.
     """
-    place, _, attribute = target.label.rpartition(":")
-    if place and place not in family_names():
-        module = _module(place)[0]
+    place, attribute = split(text)
+    source = ""
+    if attribute and place not in family_names():
+        module, file = _module(place)
         if hasattr(module, attribute.split(".")[0]):
             return place, attribute
-    module_name = getattr(kernel.call, "__module__", None) or ""
-    for name, value in vars(sys.modules.get(module_name, object)).items():
+        source = str(file or "")
+    elif place not in family_names():
+        source = str(_module(place)[1] or "")
+    name_of_module = getattr(kernel.call, "__module__", None) or ""
+    for name, value in vars(sys.modules.get(name_of_module, object)).items():
         if value is kernel.call or (isinstance(value, Kernel) and value.call is kernel.call):
-            return (str(target.source) if target.source is not None else module_name), name
-    raise TargetError(f"{kernel.name} of {target.label} cannot be imported by name")
+            return source or name_of_module, name
+    return ()
 
 
 def _one(subject: Any, name: str, module: ModuleType, judge: Family | None, text: str) -> tuple[Family, list[Kernel]]:

@@ -159,6 +159,14 @@ def test_worker_processes_derive_the_same_family(run: Run) -> None:
     assert code == 0, out
 
 
+@pytest.mark.parametrize(("reference", "code"), [("linear", 0), ("twice", 1), ("layer", 0)])
+def test_a_module_in_a_process_of_its_own_has_its_parameters_as_inputs(run: Run, reference: str, code: int) -> None:
+    """The judge makes a module that stands for it, of the names, dtypes and shapes that the host says."""
+    words = ("check", "mine.py:layer", "--reference", f"mine.py:{reference}", "--like", "mine.py:rows")
+    own, out, _ = run(*words, "--workers", "1", "--device", "cpu", "--examples", "3", "--property", "vjp_m*", "-v")
+    assert own == code and "input[A B], weight[C B], bias[C] -> out[A C]" in told(out), out
+
+
 def test_integers_take_their_range_from_the_example_and_other_arguments_are_passed_on(run: Run) -> None:
     assert checked(run, "gather", "gather", "picks")[0] == 0
     code, out, _ = checked(run, "gather_wrong", "gather", "picks")

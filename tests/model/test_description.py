@@ -13,6 +13,7 @@ from gradoracle.execution.device import prepare
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.description import Description, described, kernel_of
 from gradoracle.model.dims import Sizes
+from gradoracle.model.errors import UsageError
 from gradoracle.model.location import place_of
 from gradoracle.model.serialize import from_plain, to_plain
 from gradoracle.project.target import shipped
@@ -55,6 +56,22 @@ def test_functions_are_asked_for_on_plain_values() -> None:
     asked = "float16", {"q": (2, 3, 33, 2)}, next(iter(kernel.blocks))
     assert made.algorithm_of(*asked) == kernel.algorithm_of(*asked)
     assert made.tiles_of("float16", {"N": 33}, "", 0) == kernel.tiles_of("float16", {"N": 33}, "", 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "given"),
+    [
+        *(("algorithm", each) for each in ({"chunks": 1}, 3, None)),
+        *(("tiles", each) for each in ("text", {"N": "8"}, {"N": True}, {"N": 0}, [8])),
+        *(("fits", each) for each in (3, ["wide", 1], "wide")),
+    ],
+)
+def test_what_a_function_should_not_give_is_one_sentence(what: str, given: Any) -> None:
+    (kernel,) = shipped()["lightning"].kernels
+    own = replace(described(kernel), asked=(what,))
+    made = getattr(kernel_of(own, lambda kernel, what, arguments: given), what)
+    with pytest.raises(UsageError, match=f"{what} of kernel {own.name} gives .*; expected "):
+        made("float16", {"N": 3})
 
 
 def test_what_is_no_description_is_refused() -> None:

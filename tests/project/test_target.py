@@ -7,13 +7,15 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradoracle.model.errors import TargetError, UsageError
 from gradoracle.project import definition, target
 from gradoracle.project import shipped_names as names
-from gradoracle.project.target import expand, family_for, place_of, resolve, shipped
+from gradoracle.project.definition import family_for
+from gradoracle.project.target import expand, place_of, resolve, shipped
 
 FAMILY = """
     import torch
@@ -106,14 +108,15 @@ def test_a_kernel_can_be_imported_from_the_place_it_is_said_to_be(write: Callabl
     hidden = write(
         "hidden.py", FAMILY, "\n    many = [kernel(double, name='hid')(lambda x: x + x)]\n    added = many[0]\n"
     )
-    whole = resolve(file)
-    assert place_of(whole, whole.kernels[0]) == (file, "added")
-    assert place_of(resolve(f"{file}:fast"), whole.kernels[0]) == (file, "added")
-    assert place_of(resolve(f"{hidden}:added"), resolve(hidden).kernels[0]) == (hidden, "added")
-    module, name = place_of(resolve("double:shifted"), resolve("double:shifted").kernels[0])
+
+    def place(text: str, family: str | None = None) -> Any:
+        return place_of(text, resolve(text, family).kernels[0])
+
+    assert place(file) == place(f"{file}:fast") == (file, "added")
+    assert place(f"{hidden}:added") == place(hidden) == (hidden, "added")
+    module, name = place("double:shifted")
     assert getattr(importlib.import_module(module), name).name == "shifted"
-    negative = resolve("operator:neg", "double")
-    assert place_of(negative, negative.kernels[0]) == ("operator", "neg")
+    assert place("operator:neg", "double") == ("operator", "neg")
 
 
 def test_a_case_line_names_a_family_only_where_its_target_does_not_know_it(write: Callable[..., str]) -> None:
