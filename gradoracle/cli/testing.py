@@ -25,8 +25,9 @@ from gradoracle.model.family import Family
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
+from gradoracle.project.definition import named_family
 from gradoracle.project.request import Request
-from gradoracle.project.target import shipped
+from gradoracle.project.shipped_names import family_names
 from gradoracle.report.shown_fault import headline, tell
 
 PROFILES: Mapping[str, int] = MappingProxyType({"dev": 8, "ci": 24, "nightly": 400})  # cases a dtype
@@ -235,8 +236,8 @@ def _family(kernel: Kernel | Callable[..., Any], family: str | Family | None, mo
     own = [value for value in vars(module).values() if isinstance(value, Family) and expected in (None, value.name)]
     if own:
         return own[0]
-    if expected in (known := shipped()):
-        return known[str(expected)].family
+    if expected in (known := family_names()):
+        return named_family(str(expected))
     raise UsageError(f"testcase found no family {expected!r}; expected a shipped one ({', '.join(known)}) or a Family")
 
 

@@ -29,7 +29,7 @@ def explain(
 
     from gradoracle.report.catalogue import explanation
 
-    targets, universal = catalogue()
+    targets, universal = catalogue(has_kernels=False)
     known = [(prop, prop.families.words) for prop in universal]
     known += [(prop, target.family.name) for target in targets for prop in target.family.properties]
     owners: dict[Property, list[str]] = {}  # several families may define a name, with one text or several

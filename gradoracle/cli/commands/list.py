@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError
 from gradoracle.project.values import one_of
 from gradoracle.report.showing import say
@@ -31,7 +32,7 @@ def list_(
     from gradoracle.model.property import PropertyKind
     from gradoracle.report.catalogue import listing, properties
 
-    targets, universal = catalogue()
+    targets, universal = catalogue(has_kernels=name is None and kind is None)
     if family is not None:
         one_of("--family", family, [target.family.name for target in targets])
         targets = [target for target in targets if target.family.name == family]
@@ -55,11 +56,23 @@ def list_(
     say(properties([target for target in own if target.family.properties], found))
 
 
-def catalogue() -> tuple[list[Target], Sequence[Property]]:
-    """Every shipped family, and the universal properties."""
+def catalogue(*, has_kernels: bool) -> tuple[list[Target], Sequence[Property]]:
+    """Every shipped family, and the universal properties; kernels are described by a host, if they are asked for."""
+    if has_kernels:
+        fork_server.warm()
+    from gradoracle.check import worker
     from gradoracle.check.properties import universal_properties
-    from gradoracle.execution import device as devices
-    from gradoracle.project.target import shipped
+    from gradoracle.check.setup import Setup
+    from gradoracle.project.definition import named_family
+    from gradoracle.project.shipped_names import family_names
+    from gradoracle.project.target import Target
 
-    devices.prepare(devices.choose("auto"))
-    return list(shipped().values()), universal_properties()
+    found = []
+    for name in family_names():
+        if not has_kernels:
+            found.append(Target(named_family(name), [], None, name))
+            continue
+        own = worker.resolved(Setup(name, None, "cpu", "auto", {}, {}))
+        own.host.close()
+        found.append(Target(own.family, list(own.kernels.values()), None, name))
+    return found, universal_properties()
