@@ -33,7 +33,7 @@ _GIVEN: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what such a funct
 
 
 def _are_names(found: Any) -> bool:
-    return isinstance(found, (tuple, list)) and all(isinstance(each, str) for each in found)
+    return isinstance(found, (tuple, list, Mapping)) and all(isinstance(each, str) for each in found)
 
 
 @dataclass(frozen=True)

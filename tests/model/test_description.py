@@ -53,6 +53,8 @@ def test_functions_are_asked_for_on_plain_values() -> None:
         return own(*json.loads(json.dumps(arguments)))
 
     made = kernel_of(through(described(kernel)), ask)
+    assert made.fits is not None and kernel.fits is not None
+    assert list(made.fits("float16", {"D": 32, "Dv": 32})) == list(kernel.fits("float16", {"D": 32, "Dv": 32}))
     asked = "float16", {"q": (2, 3, 33, 2)}, next(iter(kernel.blocks))
     assert made.algorithm_of(*asked) == kernel.algorithm_of(*asked)
     assert made.tiles_of("float16", {"N": 33}, "", 0) == kernel.tiles_of("float16", {"N": 33}, "", 0)
