@@ -106,6 +106,16 @@ def test_an_error_there_is_found_and_is_wrong(own: tuple[str, str], without_trit
     assert lead.counterexample is not None and f"--python {without_triton}" in lead.counterexample.command
 
 
+def test_a_package_that_only_that_python_has_is_a_target(own: tuple[str, str], tmp_path: Path) -> None:
+    there = bare_python(tmp_path / "there", has_triton=False)
+    (tmp_path / "there" / "packages" / "only_there.py").write_text(KERNELS)
+    fields = {"device": "cpu", "examples": 3, "workers": 1, "python": there}
+    for name, code in (("right", 0), ("wrong", 1)):
+        assert check(Request(f"only_there:{name}", own[1], **fields)).exit_code == code  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no module named 'only_there'"):
+        check(Request("only_there:right", own[1], device="cpu", examples=3))
+
+
 def test_a_call_that_ends_its_process_is_a_crash(own: tuple[str, str], without_triton: str) -> None:
     report = check(Request(f"{own[0]}:dies", own[1], device="cpu", examples=3, workers=1, python=without_triton))
     assert report.exit_code == 1 and {each.status.value for each in report.verdicts} <= {"crashed", "not checked"}
