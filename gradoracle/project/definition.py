@@ -21,12 +21,16 @@ from torch import nn
 from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
+from gradoracle.model.formats import DTYPES
+from gradoracle.model.wording import printable
 from gradoracle.project.definition_slice import current_folder_last, sliced
 from gradoracle.project.import_closure import contents
 from gradoracle.project.naming import file_of, is_file, split, unknown
 from gradoracle.project.provenance import closures
 from gradoracle.project.shipped_names import SHIPPED, family_names
 from gradoracle.project.values import LIKE
+
+_MOST = 1 << 40  # elements along one dim of a parameter
 
 
 def family_apart(text: str, family: str | None) -> Family | None:
@@ -177,8 +181,11 @@ def _stand_in(kernel: Description, parameters: Mapping[str, tuple[str, tuple[int
         call.__signature__ = own.replace(parameters=[*own.parameters.values()][1:])  # type: ignore[attr-defined]
     module = type(kernel.name, (nn.Module,), {})()
     module.forward = call
-    for name, (dtype, shape) in parameters.items():
-        one = torch.ones((), dtype=getattr(torch, dtype.removeprefix("torch.")))
+    for name, (dtype, shape) in parameters.items():  # as a stranger says
+        if dtype not in DTYPES or not name.isidentifier() or not all(0 < size < _MOST for size in shape):
+            said = printable(f"{name} of {dtype} {list(shape)}", 100)
+            raise TargetError(f"{kernel.name} says that it has the parameter {said}; expected a dense one of floats")
+        one = torch.ones((), dtype=getattr(torch, dtype))
         module.register_parameter(name, nn.Parameter(one.expand(shape)))
     return module
 
