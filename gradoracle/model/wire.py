@@ -70,36 +70,35 @@ class _Packed:
     def plain(self, value: Any) -> Any:
         """A value as JSON can hold it; tensors, and mappings and tuples that hold some, included."""
         if isinstance(value, Tensor):
-            return {"tensor": self._tensor(value)}
+            layout, blob = self._tensor(value)
+            return {"tensor": layout, "blob": blob}
         if isinstance(value, Held):
-            return {"held": self._tensor(value.tensor), "dtype": value.dtype}
+            return {"held": self.plain(value.tensor), "dtype": value.dtype}
         if isinstance(value, Mapping):
             return {"mapping": {str(name): self.plain(each) for name, each in value.items()}}
         if isinstance(value, (tuple, list)):
             return {"tuple": [self.plain(each) for each in value]}
         return {"value": to_plain(value)}
 
-    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
-        own = tensor.detach()
-        dtype, shape = str(own.dtype)[6:], list(own.shape)
-        if dtype not in _DTYPES:
-            return {"dtype": dtype, "shape": shape, "where": "nowhere"}
-        if own.is_meta:
-            return {"dtype": dtype, "shape": shape, "where": "meta"}
-        found: dict[str, Any] = {"dtype": dtype, "shape": shape}
+    def _tensor(self, tensor: Tensor) -> tuple[dict[str, Any], int]:
+        """Its layout, and the number of its blob."""
+        found: dict[str, Any] = {"dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
+        if found["dtype"] not in _DTYPES or tensor.is_meta:
+            return {**found, "where": "meta" if found["dtype"] in _DTYPES else "nowhere"}, -1
         if not self._whole:
-            self.blobs.append(_bytes_of(own))
-            return {**found, "where": "elements", "blob": len(self.blobs) - 1}
-        found |= {"stride": list(own.stride()), "offset": own.storage_offset()}
-        size = own.untyped_storage().nbytes()
-        if own.numel() and is_sparse(own):
-            self.blobs.append(_bytes_of(own))
-            return {**found, "where": "apart", "size": size, "blob": len(self.blobs) - 1}
-        where = own.untyped_storage().data_ptr()
+            return {**found, "where": "elements"}, self._add(_bytes_of(tensor))
+        storage = tensor.untyped_storage()
+        found |= {"stride": list(tensor.stride()), "offset": tensor.storage_offset(), "size": storage.nbytes()}
+        if tensor.numel() and is_sparse(tensor):
+            return {**found, "where": "apart"}, self._add(_bytes_of(tensor))
+        where = storage.data_ptr()
         if where not in self._storages or not where:
-            self._storages[where] = len(self.blobs)
-            self.blobs.append(storage_bytes(own))
-        return {**found, "where": "storage", "size": size, "blob": self._storages[where]}
+            self._storages[where] = self._add(storage_bytes(tensor))
+        return {**found, "where": "storage"}, self._storages[where]
+
+    def _add(self, blob: Tensor) -> int:
+        self.blobs.append(blob)
+        return len(self.blobs) - 1
 
     def message(self, document: Mapping[str, Any]) -> list[Any]:
         """The parts of a message, to be sent one after the other."""
@@ -124,9 +123,9 @@ class _Unpacked:
         """
         kind, own = _only(plain)
         if kind == "tensor":
-            return self._tensor(own)
+            return self._tensor(own, plain.get("blob"))
         if kind == "held":
-            return Held(self._tensor(own), _text(plain.get("dtype")))
+            return Held(self.value(own), _text(plain.get("dtype")))
         if kind == "mapping" and isinstance(own, dict):
             return {name: self.value(each) for name, each in own.items()}
         if kind == "tuple" and isinstance(own, list):
@@ -135,21 +134,41 @@ class _Unpacked:
             return _number(own)
         raise Malformed(f"{str(plain)[:60]} is no value")
 
-    def _tensor(self, own: Any) -> Tensor:
+    def after(self, name: str, before: Tensor, plain: Any) -> Tensor:
+        """A tensor of a call as it is after it: itself, if every byte is what it was.
+
+        Raises:
+            Malformed: it has another layout, or was too large to be read.
+        """
+        packed = _Packed(whole=True)
+        is_alike = isinstance(plain, dict) and plain.get("tensor") == packed.plain(before)["tensor"]
+        blob = self._blob(plain.get("blob")) if is_alike and packed.blobs else None
+        if not is_alike or (packed.blobs and blob is None):
+            raise Malformed(f"{name} of a reply has another layout than in the call")
+        if blob is None or torch.equal(blob, packed.blobs[0]):
+            return before
+        return self._tensor(plain["tensor"], plain["blob"])
+
+    def _blob(self, number: Any) -> Tensor | None:
         try:
-            return self._made(own)
+            return self._blobs[_size(number)]
+        except (ValueError, IndexError) as error:
+            raise Malformed(f"{str(number)[:60]} is no blob: {error}") from None
+
+    def _tensor(self, own: Any, number: Any) -> Tensor:
+        try:
+            return self._made(own, number)
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError, OverflowError, NoAddresses) as error:
             raise Malformed(f"{str(own)[:100]} is no tensor: {error}") from None
 
-    def _made(self, own: Any) -> Tensor:
+    def _made(self, own: Any, number: Any) -> Tensor:
         shape = [_size(each) for each in own["shape"]]
         if own["where"] == "nowhere":
             return torch.empty(shape, dtype=torch.uint8, device="meta")
         dtype = _DTYPES[own["dtype"]]
-        width = torch.empty(0, dtype=dtype).element_size()
         if own["where"] == "meta":
             return torch.empty(shape, dtype=dtype, device="meta")
-        blob, count = self._blobs[_size(own["blob"])], math.prod(shape)
+        blob, count, width = self._blob(number), math.prod(shape), dtype.itemsize
         if blob is None:  # it was too large to be read
             return torch.empty(shape, dtype=dtype, device="meta")
         if own["where"] != "storage" and blob.numel() != count * width:
@@ -169,7 +188,7 @@ class _Unpacked:
 
 def _bytes_of(tensor: Tensor) -> Tensor:
     """The elements of a tensor in order, byte by byte."""
-    return tensor.cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def _only(plain: Any) -> tuple[str, Any]:
@@ -238,7 +257,7 @@ def reply_of(document: Any, blobs: list[Tensor | None], call: Call, number: int)
         if document["number"] != number:
             raise Malformed(f"a reply to call {document['number']}, expected one to call {number}")
         unpacked = _Unpacked(document, blobs)
-        returned, after = unpacked.value(own["returned"]), unpacked.value(own["after"])
+        returned, given = unpacked.value(own["returned"]), own["after"]["mapping"]
         facts = from_plain(Facts, own["facts"])
         if facts.raised is not None:
             facts = replace(facts, raised=replace(facts.raised, text=printable(facts.raised.text)))
@@ -248,28 +267,16 @@ def reply_of(document: Any, blobs: list[Tensor | None], call: Call, number: int)
     except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"a reply is incomplete: {error}") from None
     before = call.tensors()
-    if not isinstance(returned, dict) or not isinstance(after, dict) or after.keys() != before.keys():
+    if not isinstance(returned, dict) or not isinstance(given, dict) or given.keys() != before.keys():
         raise Malformed("a reply has other tensors than the call")
     if not all(part == "returned" or _is_part(own) for part, own in returned.items()):  # of a further entry point
         raise Malformed("a reply returns something other than tensors")
-    for name, tensor in before.items():
-        if not _alike(tensor, after[name]):
-            raise Malformed(f"{name} of a reply has another layout than in the call")
+    after = {name: unpacked.after(name, tensor, given[name]) for name, tensor in before.items()}
     return Reply(returned, facts, end, after)
 
 
 def _is_part(part: Any) -> bool:
     return isinstance(part, tuple) and all(each is None or isinstance(each, Tensor) for each in part)
-
-
-def _alike(one: Tensor, other: Any) -> bool:
-    if not isinstance(other, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return one.is_meta or (
-        one.stride() == other.stride()
-        and one.storage_offset() == other.storage_offset()
-        and one.untyped_storage().nbytes() == other.untyped_storage().nbytes()
-    )
 
 
 def _cut(end: End) -> End:

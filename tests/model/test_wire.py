@@ -17,7 +17,7 @@ from gradoracle.model import wire
 from gradoracle.model.call import Accesses, Call, End, Facts, Held, How, Intervention, Kind, Reply, Site
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.reason import Reason
-from gradoracle.model.tensor_bits import addresses
+from gradoracle.model.tensor_bits import addresses, copies, storage_bytes
 from gradoracle.model.wrong_accesses import SourceLine
 
 FAR = 1 << 31
@@ -89,6 +89,17 @@ def test_a_reply_comes_through() -> None:
     assert end is not None and len(end.text) < 2100 and end.text.startswith("\\x1b[2J")
 
 
+def test_an_argument_of_which_no_byte_has_changed_is_the_tensor_of_the_call() -> None:
+    own = call()
+    after = copies(own.tensors())
+    after["half"][0, 1] = 7.0
+    storage_bytes(after["index"])[-1] = 1
+    found = wire.reply_of(*through(wire.of_reply(replace(reply(own), after=after), 7)), own, 7).after
+    assert found["x"] is own.inputs["x"] and found["do"] is own.cotangents["o"]
+    assert torch.equal(found["half"], after["half"]) and torch.equal(found["index"], after["index"])
+    assert found["half"].stride() == own.inputs["half"].stride()
+
+
 def test_what_is_too_large_is_not_read() -> None:
     own = call()
     big = replace(reply(own), returned={"outputs": (torch.zeros(1 << 12),)})
@@ -112,6 +123,11 @@ def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
     return message(document, whole[16 + length :])
 
 
+def other(tensor: dict[str, Any]) -> dict[str, Any]:
+    """The bytes of another tensor, and a number besides."""
+    return {"value": 3, **tensor, "blob": 5}
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -133,9 +149,11 @@ def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(shape=[3, 5])),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(offset=1 << 40)),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(dtype="object")),
-        edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(blob=99)),
+        edited(lambda own: own["reply"]["after"]["mapping"]["x"].update(blob=99)),
+        edited(lambda own: own["reply"]["after"]["mapping"]["x"].update(blob=5)),
+        edited(lambda own: own["reply"]["after"]["mapping"].update(x=other(own["reply"]["after"]["mapping"]["x"]))),
     ],
-    ids=range(19),
+    ids=range(21),
 )
 def test_what_is_no_reply_is_refused(content: bytes) -> None:
     with pytest.raises(wire.Malformed):
