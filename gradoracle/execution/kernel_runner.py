@@ -17,7 +17,20 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.execution.own_host import OwnHost
-from gradoracle.model.call import Accesses, Call, Entry, Facts, Held, How, KernelHost, RaisedError, Reply, Spot
+from gradoracle.model.call import (
+    WITH_COTANGENTS,
+    WITH_TANGENTS,
+    Accesses,
+    Call,
+    Entry,
+    Facts,
+    Held,
+    How,
+    KernelHost,
+    RaisedError,
+    Reply,
+    Spot,
+)
 from gradoracle.model.call_errors import Crashed, error_of, wrong
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.family import Family
@@ -348,8 +361,8 @@ class KernelRunner:
             self.kernel.name,
             entry,
             dict(sample.inputs),
-            dict(sample.tangents),
-            dict(sample.cotangents),
+            dict(sample.tangents) if entry in WITH_TANGENTS else {},
+            dict(sample.cotangents) if entry in WITH_COTANGENTS else {},
             self.options(sample),
             tuple(spec.name for spec in signature.inputs if spec.keyword),
             {each: shown.get(each, each) for each in signature.all_returned(sample.options)},

@@ -39,6 +39,19 @@ class Entry(str, Enum):
     RAISED = "what it raises"
 
 
+_OF_SECOND_ORDER = frozenset(
+    {
+        Entry.HVP.value,
+        Entry.REVERSE_OVER_FORWARD.value,
+        Entry.FORWARD_OVER_REVERSE.value,
+        Entry.HVP_OF_SOME_INPUTS.value,
+        Entry.JVP_BY_COTANGENTS.value,
+    }
+)
+WITH_TANGENTS = _OF_SECOND_ORDER | {Entry.JVP.value}
+"""The entries that take tangents."""
+WITH_COTANGENTS = _OF_SECOND_ORDER | {Entry.VJP.value, Entry.VJP_TWICE.value, Entry.VJP_IN_THE_SAME_MEMORY.value}
+"""The entries that take cotangents."""
 _OF_ENTRIES = {  # the derivative that a call evaluates whose name is not a derivative's
     Entry.VJP_TWICE.value: Derivative.VJP,
     Entry.VJP_IN_THE_SAME_MEMORY.value: Derivative.VJP,
@@ -170,8 +183,8 @@ class Call:
         kernel: its name.
         entry: the value of an ``Entry``, or the name of a further entry point.
         inputs: by name, in the order of the definition.
-        tangents: one for each float input, by the input's name.
-        cotangents: one for each float output, by the output's name.
+        tangents: one for each float input, by the input's name; of an entry that takes none: empty.
+        cotangents: one for each float output, by the output's name; of an entry that takes none: empty.
         options: by keyword.
         keyword: the inputs that are passed by keyword.
         returned: what the kernel returns, in order: by name, with its dims for messages, ``o[B T D]``.
