@@ -153,7 +153,7 @@ class HostProcess:
                 if "raised" in document:
                     raise UsageError(f"{what} of kernel {kernel} raises {': '.join(map(str, document['raised']))}")
                 self._answers[key] = _frozen(document["answer"])
-            except (_Gone, wire.Malformed, KeyError, TypeError) as error:
+            except (_Gone, wire.Malformed, KeyError, TypeError, RecursionError) as error:
                 self._end()
                 raise UsageError(f"{what} of kernel {kernel} cannot be evaluated: {first_line(error)}") from None
         return self._answers[key]

@@ -264,7 +264,7 @@ def reply_of(document: Any, blobs: list[Tensor | None], call: Call, number: int)
         end = None if own["end"] is None else _cut(from_plain(End, own["end"]))
         if end is not None:
             error_of(end)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise Malformed(f"a reply is incomplete: {error}") from None
     before = call.tensors()
     if not isinstance(returned, dict) or not isinstance(given, dict) or given.keys() != before.keys():

@@ -124,8 +124,6 @@ def described_target(
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
     package = "" if module is None or source is not None else str(module.__package__ or "")
-    from gradoracle.project.example import dtype_of
-
     weights = {} if module is None or not attribute else input_names(_attribute(module, attribute, text))
     parameters = {
         name: (str(weight.dtype).removeprefix("torch."), tuple(weight.shape)) for name, (_, weight) in weights.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import struct
@@ -146,6 +147,11 @@ def other(tensor: dict[str, Any]) -> dict[str, Any]:
         edited(lambda own: own["reply"].update(end={"kind": "Nonsense", "text": "x"})),
         edited(lambda own: own["reply"].update(end={"kind": "Unavailable", "text": "x", "why": "because"})),
         edited(lambda own: own["reply"].update(returned={"mapping": {"outputs": {"value": "abc"}}})),
+        edited(
+            lambda own: own["reply"].update(
+                returned=functools.reduce(lambda held, _: {"tuple": [held]}, range(400), {})
+            )
+        ),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(shape=[3, 5])),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(offset=1 << 40)),
         edited(lambda own: own["reply"]["after"]["mapping"]["x"]["tensor"].update(dtype="object")),
@@ -153,7 +159,7 @@ def other(tensor: dict[str, Any]) -> dict[str, Any]:
         edited(lambda own: own["reply"]["after"]["mapping"]["x"].update(blob=5)),
         edited(lambda own: own["reply"]["after"]["mapping"].update(x=other(own["reply"]["after"]["mapping"]["x"]))),
     ],
-    ids=range(21),
+    ids=range(22),
 )
 def test_what_is_no_reply_is_refused(content: bytes) -> None:
     with pytest.raises(wire.Malformed):
