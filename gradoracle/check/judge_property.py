@@ -11,7 +11,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.model.call import derivative_of
 from gradoracle.model.call_errors import Crashed, NoDerivative, Refused, Unavailable, Wrong
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.errors import UsageError, named, out_of_memory
+from gradoracle.model.errors import DeclarationError, named, out_of_memory
 from gradoracle.model.finding import Finding, Outcome, malformed
 from gradoracle.model.job import PropertyResult
 from gradoracle.model.property import Property
@@ -44,7 +44,7 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
         findings.append(_attributed(wrong.finding, known, prop))
     except Crashed as crash:
         return crashed(prop, crash, findings)
-    except UsageError as error:  # a declaration of the kernel that is a function
+    except DeclarationError as error:
         return crashed(prop, Crashed(str(error)), findings)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):

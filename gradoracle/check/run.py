@@ -346,15 +346,15 @@ def header_of(plan: Plan, executor: Executor, *, has_file: bool) -> Header:
         missing=subjects.missing,
         files=own.files,
         packages=own.packages,
-        environment=executor.environment() | _host_environment(request.python),
+        environment=executor.environment() | _host_environment(request.python, device),
     )
 
 
-def _host_environment(python: str | None) -> dict[str, str]:
+def _host_environment(python: str | None, device: str) -> dict[str, str]:
     """What kernels run on, where that is another Python than this one."""
     if python is None:
         return {}
-    found = other_python(python)
+    found = other_python(python, has_gpus=device == "cuda")
     return {"host": found.words} | ({"gpu": ", ".join(found.gpus)} if found.gpus else {})
 
 

@@ -200,6 +200,8 @@ def _of_case(line: str, case: Case, found: worker.Resolved, property: str) -> st
         title = matching[0].statement
         derivative = next((need for need in _ORDER if need in matching[0].needs), Derivative.FORWARD)
     place = found.place(kernel.name)
+    if found.setup.hosted is not None and found.setup.hosted.parameters:
+        raise UsageError(f"{text} is a module, whose parameters are inputs here; a script cannot set them")
     evidence = Evidence(
         case,
         build(case, defined.signature, domains=defined.domains),

@@ -33,7 +33,7 @@ from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import to_plain
 from gradoracle.oracle.truth import Oracle
-from gradoracle.project.base_overlay import Places, enter, inside, overlaid
+from gradoracle.project.base_overlay import OF_THE_JUDGE, Places, enter, inside, overlaid
 from gradoracle.project.definition import definition, family_apart
 from gradoracle.project.provenance import ProvenanceJob, provenance
 from gradoracle.project.shipped_names import family_names
@@ -105,10 +105,11 @@ def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolv
         setup = replace(setup, sources=sources_of(setup))
     places = setup.places
     if places is None:
-        own = _started(setup, family_apart(setup.target, setup.family), announce)
+        apart = family_apart(setup.target, setup.family)
+        own = _started(setup, apart, announce)
         known = setup.hosted or _described(own, setup)
         setup = replace(setup, hosted=known)
-        family = definition(setup.target, setup.family, known)
+        family = apart or definition(setup.target, setup.family, known)
         require_unchanged(setup)
         return Resolved(setup, *judged(setup, family, known, own.ask), own)
     enter(places.judge, places.kernels)
@@ -122,11 +123,11 @@ def resolved(setup: Setup, announce: Phase = lambda name, limit: None) -> Resolv
         raise TargetError(f"in the base: {error}") from None
     overlay = overlaid(setup.target, declared, _described(own, setup))
     with inside(places.judge):
-        family = definition(setup.target, setup.family, declared)
+        family = apart or definition(setup.target, setup.family, declared)
     require_unchanged(setup)
 
     def ask(kernel: str, what: str, arguments: tuple[Any, ...]) -> Any:
-        of_base = what == "algorithm" and any(each.name == kernel for each in declared.kernels)
+        of_base = what in OF_THE_JUDGE and any(each.name == kernel for each in declared.kernels)
         return (base if of_base else own).ask(kernel, what, arguments)
 
     return Resolved(setup, *judged(setup, family, overlay.target, ask), own, overlay.missing)

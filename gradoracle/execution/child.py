@@ -59,6 +59,12 @@ class Child:
                 name=name,
                 is_leader=True,  # processes that it starts can be killed with it
             )
+        except OSError:
+            self.socket.close()
+            os.close(self._lifeline)
+            self._output.close()
+            self._ended = True
+            raise
         finally:
             theirs.close()
             os.close(lifeline)

@@ -147,8 +147,9 @@ def _process(order: bytes, thread: int) -> LocalPool:
     free = environment.memory(free=True) if setup.device == "cpu" else None
     own = folder if os.path.isdir(folder) else None
     try:
-        device.choose(setup.device)
-        pool = LocalPool(entry, setup, count=1, env=device.each(setup.device), memory=free, folder=own)
+        device.choose(setup.device, python=setup.python)
+        env = device.each(setup.device, setup.python)
+        pool = LocalPool(entry, setup, count=1, env=env, memory=free, folder=own)
         if (answer := pool.run_alone(ProvenanceJob())).value is None:
             raise UsageError(answer.sentence if answer.crash is None else answer.crash.how)
         made_of.require(answer.value)

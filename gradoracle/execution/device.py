@@ -31,7 +31,7 @@ def choose(asked: str, elsewhere: bool = False, python: str | None = None) -> st
         other_python(python)
     if asked == "cpu" or (asked == "cuda" and elsewhere):
         return asked
-    if _sees_gpu(python):
+    if gpus(python):
         return "cuda"
     if asked == "cuda":
         where = "here" if python is None else f"in {python}"
@@ -48,14 +48,6 @@ def gpus(python: str | None = None) -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _sees_gpu(python: str | None) -> bool:
-    if python is not None:
-        return gpus(python) > 0
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def prepare(device: str) -> None:

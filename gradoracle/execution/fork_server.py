@@ -204,9 +204,9 @@ def variables() -> dict[str, str]:
         found = {VARIABLE: _packages().address}
     except NoServer:
         return {VARIABLE: _OFF}
-    for (python, modules), server in _servers.items():
+    for (_, modules), server in _servers.items():
         if modules:
-            found[ENGINE_VARIABLE if python == sys.executable else HOST_VARIABLE] = server.address
+            found[HOST_VARIABLE if modules == HOST else ENGINE_VARIABLE] = server.address
     return found
 
 
@@ -269,7 +269,8 @@ def run(
             except NoServer:
                 if written is not None:
                     written.close()
-                _servers.clear()
+                for wanted in [key for key, each in _servers.items() if each is server]:
+                    del _servers[wanted]
                 raise
     except NoServer:
         return subprocess.Popen(
@@ -398,7 +399,8 @@ def _begun(path: Sequence[str] | None, python: str | None, program: str) -> list
     if python is None:
         return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{program}"]
     own, lent = homes.folders(_HOMES), homes.folders(homes.LENT)
-    at_home = f"import runpy; runpy.run_path({homes.__file__!r})['install']({own!r}, {lent!r})\n"
+    alone = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\n"  # nothing in the current folder hides
+    at_home = f"{alone}import runpy; runpy.run_path({homes.__file__!r})['install']({own!r}, {lent!r})\n"
     return [python, "-c", f"{at_home}{program}"]
 
 

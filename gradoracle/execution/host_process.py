@@ -19,8 +19,8 @@ from gradoracle.host.lifeline import FAILED
 from gradoracle.model import wire
 from gradoracle.model.call import Call, Reply
 from gradoracle.model.call_errors import Crashed, DeviceLost, Unavailable, end_of
-from gradoracle.model.description import HostedTarget
-from gradoracle.model.errors import TargetError, UsageError, first_line
+from gradoracle.model.description import HostedTarget, require_sound
+from gradoracle.model.errors import DeclarationError, TargetError, UsageError, first_line
 from gradoracle.model.job import Compilation, EndedProcess, Phase
 from gradoracle.model.reason import Reason
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
@@ -132,7 +132,9 @@ class HostProcess:
         try:
             with self._timed(self.seconds):
                 document, _ = self._asked(wire.of_plain({"describe": True}), 0)
-            return from_plain(HostedTarget, document["described"])
+            found = from_plain(HostedTarget, document["described"])
+            require_sound(found)
+            return found
         except (_Gone, wire.Malformed, Unreadable, KeyError, TypeError) as error:
             self._end()
             raise StartupError(str(error), f"its kernels cannot be described: {first_line(error)}") from None
@@ -142,7 +144,7 @@ class HostProcess:
 
         Raises:
             StartupError: the kernels cannot be imported.
-            UsageError: it raises, or ends its process.
+            DeclarationError: it raises, or ends its process.
         """
         key = json.dumps([kernel, what, to_plain(arguments)])
         if key not in self._answers:
@@ -151,11 +153,12 @@ class HostProcess:
                 with self._timed(self.seconds):
                     document, _ = self._asked(wire.of_plain({"ask": json.loads(key)}), 0)
                 if "raised" in document:
-                    raise UsageError(f"{what} of kernel {kernel} raises {': '.join(map(str, document['raised']))}")
+                    said = printable(": ".join(map(str, document["raised"])))
+                    raise DeclarationError(f"{what} of kernel {kernel} raises {said}")
                 self._answers[key] = _frozen(document["answer"])
             except (_Gone, wire.Malformed, KeyError, TypeError, RecursionError) as error:
                 self._end()
-                raise UsageError(f"{what} of kernel {kernel} cannot be evaluated: {first_line(error)}") from None
+                raise DeclarationError(f"{what} of kernel {kernel} cannot be evaluated: {first_line(error)}") from None
         return self._answers[key]
 
     @contextmanager
@@ -189,12 +192,20 @@ class HostProcess:
         self._end()
 
     def begin(self) -> None:
-        """Start the process, unless it runs, and do not wait until it is ready."""
+        """Start the process, unless it runs, and do not wait until it is ready.
+
+        Raises:
+            StartupError: it cannot be started.
+        """
         if self._child is not None:
             return
         start = f"serve({self._memory}, *map(int, sys.argv[1:]))"
         program = f"import sys; from gradoracle.host.serve import serve; {start}"
-        self._child, self._is_ready = Child(program, self._env, self._folder, "gradoracle-host", self._python), False
+        try:
+            self._child = Child(program, self._env, self._folder, "gradoracle-host", self._python)
+        except OSError as error:
+            raise StartupError(str(error), f"its process cannot be started: {error.strerror}") from None
+        self._is_ready = False
         self._child.socket.settimeout(_TICK)
         with contextlib.suppress(_Gone):  # a process that is already dead is found by the next answer
             self._send(self._first)
@@ -220,9 +231,9 @@ class HostProcess:
         except _Gone as gone:
             output = self._output()
             self._end()
-            said = f" ({output.splitlines()[-1]})" if self._python and output else ""  # such as a torch that lacks CUDA
+            said = f" ({printable(output.splitlines()[-1], 200)})" if self._python and output else ""
             raise StartupError(f"{gone.how}:\n{output}", f"importing the kernel: {gone.how}{said}") from None
-        except (wire.Malformed, KeyError, TypeError, ValueError) as error:
+        except (wire.Malformed, KeyError, TypeError, ValueError, OverflowError) as error:
             self._end()
             raise StartupError(str(error), "importing the kernel wrote into the answers of its process") from None
         except StartupError:
@@ -312,7 +323,7 @@ class HostProcess:
         """How the process ended."""
         kind, how = self._own.death()
         if self._own.process.poll() == FAILED:  # its own code, not the kernel's
-            how = f"{how} ({(self._output().splitlines() or ['no output'])[-1]})"
+            how = f"{how} ({printable((self._output().splitlines() or ['no output'])[-1], 200)})"
         return _Gone(kind, how)
 
     @contextmanager

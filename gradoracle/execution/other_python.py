@@ -15,8 +15,9 @@ from gradoracle.model.wording import printable
 _OLDEST = "3.10"
 NEEDED = ("numpy", "torch")
 _LIMIT = 120.0  # seconds: PyTorch of a cold disk may take one minute
+ALONE = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\n"  # nothing is found in the current folder
 _FACTS = """\
-import json, sys
+import json
 from importlib import metadata
 facts = {"python": "%d.%d.%d" % sys.version_info[:3]}
 for name in ("torch", "triton", "numpy", "numba"):
@@ -92,7 +93,7 @@ def probed(path: str, *, has_gpus: bool = False) -> OtherPython:
     Raises:
         UsageError: it cannot be run, or gives no answer.
     """
-    program = f"{_FACTS}{_GPUS if has_gpus else ''}{_SHOWN}"
+    program = f"{ALONE}{_FACTS}{_GPUS if has_gpus else ''}{_SHOWN}"
     try:
         done = subprocess.run([path, "-c", program], capture_output=True, stdin=subprocess.DEVNULL, timeout=_LIMIT)
         facts = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])

@@ -21,7 +21,7 @@ ENGINE, KNOWN = "the engine and the properties of gradoracle", "the known failur
 _ENGINE = ("gradoracle", "properties")
 # Where the judging code begins, apart from the families' own modules.
 _JUDGES = ("gradoracle/check/run.py", "gradoracle/project/target.py")
-_PACE = ("workers",)  # settings that change no verdict: how fast a check runs
+_PACE = ("workers", "python")  # settings that change no verdict: how fast a check runs, and where on this machine
 
 
 @dataclass(frozen=True)

@@ -48,12 +48,11 @@ def folders(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def install(own: Mapping[str, str], lent: Mapping[str, str]) -> None:
-    """Find packages in these folders, and nothing in the current one.
+    """Find packages in these folders.
 
     Args:
         own: folders by the name of the package.
         lent: likewise, of those that this Python may have itself.
     """
-    sys.path[:] = [entry for entry in sys.path if entry]
     sys.meta_path.insert(0, Homes(own))  # type: ignore[arg-type]
     sys.meta_path.append(Homes(lent))  # type: ignore[arg-type]

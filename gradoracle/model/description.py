@@ -6,6 +6,7 @@ A judge gets descriptions from a host, which has the kernels themselves.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -13,27 +14,29 @@ from typing import Any, Protocol
 from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import Sizes
-from gradoracle.model.errors import UsageError
+from gradoracle.model.errors import DeclarationError
+from gradoracle.model.formats import DTYPES
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.location import Place, place_of
+from gradoracle.model.serialize import Unreadable
 from gradoracle.model.signature import OptionValue
 from gradoracle.model.wording import printable
 
 _EXPLICIT = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
+_MOST = 1 << 40  # elements of a parameter
 _ASKED = ("algorithm", "fits", "tiles", "compiled_for")  # declarations that may be functions
 
 _GIVEN: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what such a function should give
     "algorithm": ("the name of an algorithm", lambda found: isinstance(found, str)),
-    "fits": ("names of block configurations", lambda found: _are_names(found)),
+    "fits": (
+        "names of block configurations",
+        lambda found: isinstance(found, (tuple, list, Mapping)) and all(isinstance(each, str) for each in found),
+    ),
     "tiles": (
         "a number of elements by dim",
         lambda found: isinstance(found, Mapping) and all(type(each) is int and each > 0 for each in found.values()),
     ),
 }
-
-
-def _are_names(found: Any) -> bool:
-    return isinstance(found, (tuple, list, Mapping)) and all(isinstance(each, str) for each in found)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,32 @@ class HostedTarget:
     parameters: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
 
+def require_sound(target: HostedTarget) -> None:
+    """Check what a stranger says of a target, beyond the types of its fields.
+
+    Raises:
+        Unreadable: what is wrong with it.
+    """
+    names = [each.name for each in target.kernels]
+    if not names or len({*names}) < len(names) or len({each.family for each in target.kernels}) > 1:
+        raise Unreadable("its kernels have no names of their own, or several families")
+    if any(name != " ".join(printable(name, 100).split()) for name in names):
+        raise Unreadable("a kernel has a name that is not one line of text")
+    for each in target.kernels:
+        if not {*each.asked} <= {*_ASKED} or len(each.imported) not in (0, 2):
+            raise Unreadable(f"{each.name} has declarations that there are not")
+        for place in (each.call, *each.entries.values()):
+            if place.parameters is not None:
+                try:
+                    _ = place.parameters.signature
+                except (ValueError, TypeError) as error:
+                    raise Unreadable(f"a function of {each.name} has no signature: {error}") from None
+    for name, (dtype, shape) in target.parameters.items():
+        if dtype not in DTYPES or not name.isidentifier() or min(shape, default=1) < 1 or math.prod(shape) > _MOST:
+            said = printable(f"{name} of {dtype} {list(shape)}", 100)
+            raise Unreadable(f"a parameter is {said}; expected a dense one of floats")
+
+
 class Asked(Protocol):
     """Evaluates a declaration of a kernel, or another function among its extras, where the kernel is."""
 
@@ -126,13 +155,13 @@ class Elsewhere:
         """Its value there.
 
         Raises:
-            UsageError: it is not what the declaration should give.
+            DeclarationError: it is not what the declaration should give.
         """
         found = self.ask(self.kernel, self.what, arguments)
         expected, fits = _GIVEN.get(self.what, ("", lambda _: True))
         if not fits(found):
             shown = printable(repr(found), 100)
-            raise UsageError(f"{self.what} of kernel {self.kernel} gives {shown}; expected {expected}")
+            raise DeclarationError(f"{self.what} of kernel {self.kernel} gives {shown}; expected {expected}")
         return found
 
 

@@ -10,6 +10,10 @@ class UsageError(Exception):
     """Input that cannot be used; the message is one sentence with what was given and what is expected."""
 
 
+class DeclarationError(UsageError):
+    """A function among a kernel's declarations that fails, or gives what it should not."""
+
+
 class TargetError(UsageError):
     """A TARGET or --family that yields no kernels and definition to check."""
 

@@ -20,6 +20,7 @@ NOT_WRITTEN: Mapping[str, bool] = {"written": False}  # metadata of a field that
 NAMED_PROPERTY: Mapping[str, str] = {"key": "property"}  # metadata of a field that is written as ``property``
 _MAPPINGS = (dict, collections.abc.Mapping)
 _SEQUENCES = {list: list, tuple: tuple, collections.abc.Sequence: list}
+_NO_NUMBERS = ("inf", "-inf", "nan")  # floats that JSON lacks
 _UNIONS = (typing.Union, types.UnionType)
 
 
@@ -134,12 +135,14 @@ def _reader(kind: Any) -> Reader:
 
 def _of_union(kinds: tuple[Any, ...]) -> Reader:
     """The value as the first of several types that accepts it; else the complaint of the first."""
-    has_none = type(None) in kinds
+    has_none, texts = type(None) in kinds, str in kinds
     readers = [_reader(kind) for kind in kinds if kind is not type(None)]
 
     def read(value: Any) -> Any:
         if value is None and has_none:
             return None
+        if texts and type(value) is str and value not in _NO_NUMBERS:  # which a float would be read from, too
+            return value
         first: _Wrong | None = None
         for each in readers:
             try:

@@ -78,6 +78,8 @@ class _Packed:
             return {"mapping": {str(name): self.plain(each) for name, each in value.items()}}
         if isinstance(value, (tuple, list)):
             return {"tuple": [self.plain(each) for each in value]}
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": str(value)}
         return {"value": to_plain(value)}
 
     def _tensor(self, tensor: Tensor) -> tuple[dict[str, Any], int]:
@@ -131,7 +133,9 @@ class _Unpacked:
         if kind == "tuple" and isinstance(own, list):
             return tuple(self.value(each) for each in own)
         if kind == "value" and (own is None or isinstance(own, (bool, int, float, str))):
-            return _number(own)
+            return own
+        if kind == "float" and own in ("inf", "-inf", "nan"):
+            return float(own)
         raise Malformed(f"{str(plain)[:60]} is no value")
 
     def after(self, name: str, before: Tensor, plain: Any) -> Tensor:
@@ -207,10 +211,6 @@ def _size(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f"{str(value)[:60]} is no size")
     return value
-
-
-def _number(value: Any) -> Any:
-    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def of_plain(document: Mapping[str, Any]) -> list[Any]:

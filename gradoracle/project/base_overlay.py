@@ -21,6 +21,9 @@ from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError
 from gradoracle.model.location import is_source
 
+OF_THE_JUDGE = ("algorithm", "fits")
+"""Declarations that are functions and decide what is judged: those of the judge's project count."""
+
 
 @dataclass(frozen=True)
 class Places:
@@ -70,7 +73,8 @@ def overlaid(text: str, base: HostedTarget, own: HostedTarget) -> Overlaid:
 
 def _running(there: Description, judge: Description) -> Description:
     """The functions of ``there`` with the declarations of ``judge``; only derivatives and blocks that both have."""
-    asked = [name for name in judge.asked if name == "algorithm"] + [n for n in there.asked if n != "algorithm"]
+    asked = [name for name in judge.asked if name in OF_THE_JUDGE]
+    asked += [name for name in there.asked if name not in OF_THE_JUDGE]
     return replace(
         judge,
         call=there.call,

@@ -30,8 +30,6 @@ from gradoracle.project.provenance import closures
 from gradoracle.project.shipped_names import SHIPPED, family_names
 from gradoracle.project.values import LIKE
 
-_MOST = 1 << 40  # elements along one dim of a parameter
-
 
 def family_apart(text: str, family: str | None) -> Family | None:
     """The family that --family names for a target that is not shipped; None where it is not found so.
@@ -45,11 +43,11 @@ def family_apart(text: str, family: str | None) -> Family | None:
 
 
 def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
-    """The family of a TARGET and --family.
+    """The family of a TARGET and --family, where that is none that ``family_apart`` finds.
 
     Args:
         text: the target.
-        family: as of ``target.resolve``.
+        family: as of ``target.resolve``; None, or a reference with an example.
         hosted: what the host of its kernels says of them: which family each declares, and by which name its file has
             it, if it has.
 
@@ -60,15 +58,31 @@ def definition(text: str, family: str | None, hosted: HostedTarget) -> Family:
     if place in family_names():
         return _shipped(place)
     current_folder_last()
-    if family is not None:
-        return _derived(text, family, hosted) if LIKE in family else named_family(family)
-    own = Path(hosted.file)
-    (name,) = {kernel.family for kernel in hosted.kernels}
-    if name in hosted.families:
-        if is_file(place) and own != Path(place).resolve():
-            raise TargetError(f"the host of {text} says that it is {own}; expected {place}")
-        return _in(own, hosted.families[name], hosted.module, f"{text}: family {name}")
-    return _shipped(name)
+    if family is not None and LIKE in family:
+        return _derived(text, family, hosted)
+    name = hosted.kernels[0].family
+    if name not in hosted.families:
+        return _shipped(name)
+    file, package = _own_file(text, hosted)
+    found = _in(file, hosted.families[name], package, f"{text}: family {name}")
+    if found.name != name:
+        raise TargetError(f"the host of {text} says that {hosted.families[name]} is family {name}; it is {found.name}")
+    return found
+
+
+def _own_file(text: str, hosted: HostedTarget) -> tuple[Path, str]:
+    """The file of a target and its package, as they are found here: a host does not choose what its judge executes.
+
+    Raises:
+        TargetError: there is none, or its host has another.
+    """
+    try:
+        file, package = file_of(split(text)[0])
+    except TargetError as error:
+        raise TargetError(f"{error}, where its family is looked for; name it with --family FILE.py:NAME") from None
+    if str(file) != hosted.file:
+        raise TargetError(f"the host of {text} says that it is {printable(hosted.file, 200)}; expected {file}")
+    return file, package
 
 
 def family_for(line: str, text: str, named: str) -> str | None:
@@ -83,7 +97,7 @@ def family_for(line: str, text: str, named: str) -> str | None:
     if place in family_names() or named not in family_names():
         return None
     with contextlib.suppress(TargetError):  # a target that cannot be read is reported where it is resolved
-        if named in _declared(file_of(place)[0]):
+        if named in _bound(file_of(place)[0]):
             return None
     return named
 
@@ -139,7 +153,7 @@ def _derived(text: str, family: str, hosted: HostedTarget) -> Family:
     reference, _, rest = family.partition(LIKE)
     example, *words = rest.split("@")
     (kernel,) = hosted.kernels
-    own = (Path(hosted.file), hosted.module)
+    own = _own_file(text, hosted)
     with seeded():
         judged, given = _looked_up([reference, example], own)
         try:
@@ -172,22 +186,25 @@ def _stand_in(kernel: Description, parameters: Mapping[str, tuple[str, tuple[int
         raise TypeError(f"{kernel.name} is elsewhere")
 
     call.__name__ = kernel.name
-    own = None if kernel.call.parameters is None else kernel.call.parameters.signature
-    if not parameters:
-        if own is not None:
-            call.__signature__ = own  # type: ignore[attr-defined]
-        return call
-    if own is not None:  # that of forward, whose first parameter is the module itself
-        call.__signature__ = own.replace(parameters=[*own.parameters.values()][1:])  # type: ignore[attr-defined]
-    module = type(kernel.name, (nn.Module,), {})()
-    module.forward = call
-    for name, (dtype, shape) in parameters.items():  # as a stranger says
-        if dtype not in DTYPES or not name.isidentifier() or not all(0 < size < _MOST for size in shape):
-            said = printable(f"{name} of {dtype} {list(shape)}", 100)
-            raise TargetError(f"{kernel.name} says that it has the parameter {said}; expected a dense one of floats")
-        one = torch.ones((), dtype=getattr(torch, dtype))
-        module.register_parameter(name, nn.Parameter(one.expand(shape)))
-    return module
+    if kernel.call.parameters is not None:
+        call.__signature__ = kernel.call.parameters.signature  # type: ignore[attr-defined]
+    return _StandIn(call, parameters) if parameters else call
+
+
+class _StandIn(nn.Module):
+    """A module that is elsewhere, with the dtypes and shapes of its parameters."""
+
+    def __init__(self, call: Any, parameters: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        super().__init__()
+        self.forward = call
+        ones = (
+            (name, torch.ones((), dtype=DTYPES[dtype]).expand(shape)) for name, (dtype, shape) in parameters.items()
+        )
+        self._own = {name: nn.Parameter(one) for name, one in ones}
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """As of a module; none is registered, since a name may be that of a method."""
+        yield from self._own.items()
 
 
 def _declared(file: Path) -> Iterator[str]:
@@ -201,6 +218,13 @@ def _declared(file: Path) -> Iterator[str]:
             yield each.name
         elif isinstance(each, ast.Assign) and _says_family(each.value):
             yield from (target.id for target in each.targets if isinstance(target, ast.Name))
+
+
+def _bound(file: Path) -> set[str]:
+    """The names that a file declares as a family, or imports."""
+    tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+    names = (each.names for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
+    return {*_declared(file), *(alias.asname or alias.name for own in names for alias in own)}
 
 
 def _says_family(node: ast.expr) -> bool:

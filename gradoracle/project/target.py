@@ -24,6 +24,7 @@ from gradoracle.model.description import HostedTarget, described
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
+from gradoracle.model.location import place_of as defined_at
 from gradoracle.model.modules import input_names
 from gradoracle.project.definition import named_family
 from gradoracle.project.definition_slice import current_folder_last, folder_first
@@ -124,7 +125,9 @@ def described_target(
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
     package = "" if module is None or source is not None else str(module.__package__ or "")
-    weights = {} if module is None or not attribute else input_names(_attribute(module, attribute, text))
+    subject: Any = None if module is None or not attribute else _attribute(module, attribute, text)
+    if weights := input_names(subject):  # with --like, inputs: the signature is that of forward
+        own = tuple(replace(each, call=defined_at(subject.forward)) for each in own)
     parameters = {
         name: (str(weight.dtype).removeprefix("torch."), tuple(weight.shape)) for name, (_, weight) in weights.items()
     }
@@ -177,14 +180,10 @@ def place_of(text: str, kernel: Kernel) -> tuple[str, str] | tuple[()]:
     () of one that has no such name: a lambda, a function inside another.
     """
     place, attribute = split(text)
-    source = ""
-    if attribute and place not in family_names():
-        module, file = _module(place)
-        if hasattr(module, attribute.split(".")[0]):
-            return place, attribute
-        source = str(file or "")
-    elif place not in family_names():
-        source = str(_module(place)[1] or "")
+    module, file = (None, None) if place in family_names() else _module(place)
+    if attribute and module is not None and hasattr(module, attribute.split(".")[0]):
+        return place, attribute
+    source = str(file or "")
     name_of_module = getattr(kernel.call, "__module__", None) or ""
     for name, value in vars(sys.modules.get(name_of_module, object)).items():
         if value is kernel.call or (isinstance(value, Kernel) and value.call is kernel.call):
@@ -306,8 +305,9 @@ def _kernels_alone(name: str) -> Sequence[Kernel]:
     """The kernels of a shipped family, which is not imported where they have a module of their own."""
     package = f"{SHIPPED}.{name}"
     spec = None if package in sys.modules else importlib.util.find_spec(package)
+    folders = () if spec is None else spec.submodule_search_locations or ()
     try:
-        if spec is None or not spec.submodule_search_locations:
+        if spec is None or not any(Path(folder, "kernels.py").is_file() for folder in folders):
             return tuple(importlib.import_module(package).KERNELS)
         sys.modules[package] = importlib.util.module_from_spec(spec)  # not executed
         try:

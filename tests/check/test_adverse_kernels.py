@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -180,6 +181,70 @@ def test_a_module_that_rewrites_its_definition_on_disk_is_found_out(
     file.write_text(HEAD.format(rewrite, WRONG))
     code, _, err = checked(str(file), capfd)
     assert code == 2 and "mine.py changed while" in err
+
+
+EASIER = """
+import torch
+from jaxtyping import Float
+from torch import Tensor
+import gradoracle
+
+@gradoracle.family
+def normalised(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+    return 1.0 * x
+"""
+
+
+@pytest.mark.parametrize("target", ["mine.py", "mine", "mine:mine"])
+def test_a_module_does_not_choose_the_file_of_its_definition(
+    target: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "easier.py").write_text(EASIER)
+    (tmp_path / "mine.py").write_text(HEAD.format("__file__ = os.path.abspath('easier.py')", WRONG))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "pytest-of" not in entry])
+    code, _, err = checked(target, capfd)
+    assert code == 2 and len(err.strip().splitlines()) == 1 and "expected" in err, err
+
+
+SAID = """
+from dataclasses import replace
+from gradoracle.execution import hosted
+stock = hosted.described_target
+
+def described_target(*args):
+    own = stock(*args)
+    return replace(own, {})
+
+hosted.described_target = described_target
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "kernels=()",
+        "kernels=own.kernels * 2",
+        "kernels=(replace(own.kernels[0], name='a\\n\\x1b[31mRED'),)",
+        "kernels=(replace(own.kernels[0], asked=('nonfield',)),)",
+        "kernels=(replace(own.kernels[0], imported=('os',)),)",
+        "kernels=(replace(own.kernels[0], call=replace(own.kernels[0].call, parameters="
+        "replace(own.kernels[0].call.parameters, names=('a b',)))),)",
+        "parameters={'x': ('load', (3,))}",
+        "parameters={'training': ('float32', (1 << 39, 1 << 39))}",
+        "parameters={'a b': ('float32', (3,))}",
+        "families={'normalised': 'os'}",
+        "families={'normalised': 'mine'}",
+        "file='/etc/passwd'",
+    ],
+)
+def test_a_description_is_read_as_input_from_a_stranger(
+    said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(HEAD.format(SAID.format(said), WRONG))
+    code, _, err = checked(str(file), capfd)
+    assert code == 2 and len(err.strip().splitlines()) == 1 and "\x1b" not in err, err
 
 
 def test_a_name_does_not_reach_the_terminal_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:

@@ -296,8 +296,9 @@ def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "double.py"
     file.write_text(DOUBLE)
     found = target.resolve(str(file))
+    listed = [found], [rows_sum_to_one]
     for command in ("list", "explain"):
-        monkeypatch.setattr(f"gradoracle.cli.commands.{command}.catalogue", lambda: ([found], [rows_sum_to_one]))
+        monkeypatch.setattr(f"gradoracle.cli.commands.{command}.catalogue", lambda *_, **__: listed)
 
 
 def test_list_names_families_kernels_properties_and_presets(catalogue: None, run: Run) -> None:

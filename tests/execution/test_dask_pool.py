@@ -373,13 +373,13 @@ def test_a_cluster_that_loses_all_its_workers_keeps_what_is_known(monkeypatch: p
 
     with started(1) as local:
 
-        def result(self: Any, job: Any, **more: Any) -> Any:
+        def result(self: Any, job: Any, *more: Any, **named: Any) -> Any:
             asked.extend([job] if isinstance(job, Job) else [])
             if len(asked) == 3:
                 local.scale(0)
                 while self._client.nthreads():
                     time.sleep(0.05)
-            return real(self, job, **more)
+            return real(self, job, *more, **named)
 
         monkeypatch.setattr(dask_pool, "IDLE_SECONDS", 1.0)
         monkeypatch.setattr(dask_pool.DaskPool, "_result", result)

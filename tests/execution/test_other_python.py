@@ -12,6 +12,7 @@ from bare_python import bare_python
 from sweeps import slow
 
 from gradoracle.check.run import check
+from gradoracle.execution import fork_server
 from gradoracle.execution.other_python import other_python
 from gradoracle.model.errors import UsageError
 from gradoracle.model.ledger import CaseRecord
@@ -149,6 +150,19 @@ def test_an_interpreter_that_can_be_no_host_is_one_sentence(tmp_path: Path, text
 
 def test_what_an_interpreter_prints_at_its_start_is_passed_over(tmp_path: Path) -> None:
     assert other_python(written(tmp_path, f'echo hello; exec {sys.executable} "$@"')).versions["torch"]
+
+
+@pytest.mark.parametrize("name", ["json.py", "csv.py", "typing.py", "pkgutil.py", "torch.py"])
+def test_the_current_folder_hides_no_module_from_it(
+    name: str, own: tuple[str, str], without_triton: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / name).write_text("raise OSError('mine')\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv(fork_server.VARIABLE, "off")
+    words = ("check", f"{own[0]}:right", "--family", own[1], "--python", without_triton, "--device", "cpu")
+    done = programs.gradoracle(*words, "--examples", "1", "--workers", "1", "--property", "forward_matches*")
+    assert done.returncode == 0, done.stderr
 
 
 def test_packages_that_do_not_import_there_are_one_sentence(tmp_path: Path, own: tuple[str, str]) -> None:

@@ -170,3 +170,9 @@ def test_an_end_in_the_middle_is_an_end() -> None:
     content = b"".join(bytes(part) for part in wire.of_reply(reply(call()), 7))
     with pytest.raises(EOFError):
         wire.read(filled(content[:-1]))
+
+
+def test_texts_and_numbers_that_look_alike_stay_what_they_are() -> None:
+    options = {"text": "nan", "other": "1", "number": float("inf"), "one": 1, "yes": True, "no": None}
+    read = wire.call_of(*through(wire.of_call(replace(call(), options=options), 7)))
+    assert read.options == options and type(read.options["one"]) is int

@@ -128,6 +128,12 @@ def test_a_case_line_names_a_family_only_where_its_target_does_not_know_it(write
     assert family_for(line.replace("N=3", "from=a%20b.py:mine N=3"), "operator:neg", "nothing") == "a b.py:mine"
 
 
+def test_a_family_that_the_file_imports_is_its_own(write: Callable[..., str]) -> None:
+    write("defined.py", FAMILY)
+    file = write("importing.py", "from defined import double\nfrom gradoracle.model.kernel import kernel\n", KERNELS)
+    assert family_for("case:1 any cpu float32 family=double N=3 seed=1", file, "double") is None
+
+
 def test_a_plain_callable_is_judged_by_the_family_given_or_the_only_one_in_its_file(write: Callable[..., str]) -> None:
     file = write("mine.py", FAMILY, KERNELS)
     lonely = write("lonely.py", "def plain(x):\n    return 2 * x\n")

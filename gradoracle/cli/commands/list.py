@@ -11,6 +11,7 @@ import typer
 
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError
+from gradoracle.project.shipped_names import family_names
 from gradoracle.project.values import one_of
 from gradoracle.report.showing import say
 
@@ -32,10 +33,10 @@ def list_(
     from gradoracle.model.property import PropertyKind
     from gradoracle.report.catalogue import listing, properties
 
-    targets, universal = catalogue(has_kernels=name is None and kind is None)
     if family is not None:
-        one_of("--family", family, [target.family.name for target in targets])
-        targets = [target for target in targets if target.family.name == family]
+        one_of("--family", family, family_names())
+    targets, universal = catalogue(family, has_kernels=name is None and kind is None)
+    if family is not None:
         universal = [prop for prop in universal if prop.families.hold(targets[0].family)]
     if name is None and kind is None:
         say(listing(targets, universal, PRESETS if family is None else {}))
@@ -56,19 +57,18 @@ def list_(
     say(properties([target for target in own if target.family.properties], found))
 
 
-def catalogue(*, has_kernels: bool) -> tuple[list[Target], Sequence[Property]]:
-    """Every shipped family, and the universal properties; kernels are described by a host, if they are asked for."""
+def catalogue(family: str | None = None, *, has_kernels: bool) -> tuple[list[Target], Sequence[Property]]:
+    """Every shipped family or one, and the universal properties; a host describes kernels, if they are asked for."""
     if has_kernels:
         fork_server.warm()
     from gradoracle.check import worker
     from gradoracle.check.properties import universal_properties
     from gradoracle.check.setup import Setup
     from gradoracle.project.definition import named_family
-    from gradoracle.project.shipped_names import family_names
     from gradoracle.project.target import Target
 
     found = []
-    for name in family_names():
+    for name in family_names() if family is None else [family]:
         if not has_kernels:
             found.append(Target(named_family(name), [], None, name))
             continue
