@@ -86,14 +86,12 @@ class HostedTarget:
     Attributes:
         kernels: their descriptions.
         file: the file of the target's module, absolute; "" for a shipped one.
-        module: the name of its package, where that is needed for relative imports; "" for none.
         families: by name: the names that the module has them by.
         parameters: dtype and shape of the parameters of an nn.Module that become inputs, by name.
     """
 
     kernels: tuple[Description, ...]
     file: str = ""
-    module: str = ""
     families: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 

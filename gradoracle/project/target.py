@@ -119,19 +119,18 @@ def described_target(
 ) -> HostedTarget:
     """What a judge needs to know of a target whose kernels are here; ``autotuners`` counts those of a kernel."""
     place, attribute = split(text)
-    module, source = (None, None) if place in family_names() else _module(place)
+    module = None if place in family_names() else _module(place)[0]
     names = {} if module is None else vars(module)
     own = tuple(replace(described(each, autotuners(each)), imported=place_of(text, each)) for each in kernels)
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
-    package = "" if module is None or source is not None else str(module.__package__ or "")
     subject: Any = None if module is None or not attribute else _attribute(module, attribute, text)
     if weights := input_names(subject):  # with --like, inputs: the signature is that of forward
         own = tuple(replace(each, call=defined_at(subject.forward)) for each in own)
     parameters = {
         name: (str(weight.dtype).removeprefix("torch."), tuple(weight.shape)) for name, (_, weight) in weights.items()
     }
-    return HostedTarget(own, file, package, families, parameters)
+    return HostedTarget(own, file, families, parameters)
 
 
 def _derived(text: str, family: str, judge: Family | None) -> Target:
