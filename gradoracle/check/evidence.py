@@ -288,12 +288,17 @@ class Evidence:
         return _allowance(self.budgets(derivative, algorithm)[name], self.truths(derivative)[name])
 
     def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
-        """Compare each tensor of a derivative with its truth; one Finding each."""
+        """Compare each tensor of a derivative with its truth; one Finding each.
+
+        Raises:
+            NoDerivative: there is none, since no input has a gradient.
+        """
         tensors = self.tensors(derivative) if got is None else got
+        names = [name for name in self.names(derivative) if name in tensors]
+        if not names and got is None:
+            raise NoDerivative("no input has a gradient, as the kernel declares")
         truths, shipped = self.truths(derivative), self.algorithms(derivative)
-        for name in self.names(derivative):
-            if name not in tensors:
-                continue
+        for name in names:
             truth, found = truths[name], []
             for algorithm in shipped:
                 finding = judge(

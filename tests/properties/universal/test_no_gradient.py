@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
 from tests.properties.judging import judge
@@ -72,6 +73,11 @@ def large(x, w):
     return _Large.apply(x, w)
 
 
+@gradoracle.kernel(squares, no_gradient=("x", "w"))
+def none(x, w):
+    return x * x * (w * w)
+
+
 PROPERTIES = ("vjp_matches_the_oracle", "jvp_matches_the_oracle", "hvp_matches_the_oracle")
 CASE = "case:1 squares cpu float32 family=squares N=3 D=5 seed=4"
 
@@ -87,3 +93,8 @@ def test_a_kernel_that_ignores_its_tangent_holds(kernel, property_name):
 @pytest.mark.parametrize("property_name", PROPERTIES)
 def test_what_other_inputs_give_is_judged(property_name):
     assert judge(property_name, CASE, large, Oracle(squares, "float64")).status is Status.VIOLATED
+
+
+def test_where_no_input_has_a_gradient_there_is_no_second_derivative() -> None:
+    found = judge("hvp_matches_the_oracle", CASE, none, Oracle(squares, "float64"))
+    assert (found.status, found.why) == (Status.NOT_CHECKED, Reason.NO_DERIVATIVE)
