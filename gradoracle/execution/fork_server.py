@@ -399,8 +399,7 @@ def _begun(path: Sequence[str] | None, python: str | None, program: str) -> list
     if python is None:
         return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{program}"]
     own, lent = homes.folders(_HOMES), homes.folders(homes.LENT)
-    alone = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\n"  # nothing in the current folder hides
-    at_home = f"{alone}import runpy; runpy.run_path({homes.__file__!r})['install']({own!r}, {lent!r})\n"
+    at_home = f"{homes.ALONE}import runpy; runpy.run_path({homes.__file__!r})['install']({own!r}, {lent!r})\n"
     return [python, "-c", f"{at_home}{program}"]
 
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gradoracle.host.homes import ALONE
 from gradoracle.model.errors import UsageError
 from gradoracle.model.versions import public
 from gradoracle.model.wording import printable
@@ -15,7 +16,6 @@ from gradoracle.model.wording import printable
 _OLDEST = "3.10"
 NEEDED = ("numpy", "torch")
 _LIMIT = 120.0  # seconds: PyTorch of a cold disk may take one minute
-ALONE = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\n"  # nothing is found in the current folder
 _FACTS = """\
 import json
 from importlib import metadata

@@ -13,6 +13,8 @@ from importlib import metadata
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+ALONE = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\n"
+"""How a program of another Python begins: nothing in the current folder hides a module."""
 LENT = ("jaxtyping", "wadler_lindig")  # written in Python alone, and needed where a file declares a definition, too
 
 

@@ -88,16 +88,18 @@ def _own_file(text: str, hosted: HostedTarget) -> tuple[Path, str]:
 def family_for(line: str, text: str, named: str) -> str | None:
     """The --family with which the target of a case line resolves: its ``from=``, or the shipped family of that name.
 
-    None where the target is shipped, or its file declares the family.
+    None where the target knows its family: it is shipped, a file of declared kernels or one of these, or its file
+    declares the family.
     """
     for word in line.split()[4:]:
         if word.startswith("from="):
             return unquote(word.removeprefix("from="))
-    place, _ = split(text)
-    if place in family_names() or named not in family_names():
+    place, attribute = split(text)
+    if not attribute or place in family_names() or named not in family_names():
         return None
     with contextlib.suppress(TargetError):  # a target that cannot be read is reported where it is resolved
-        if named in _bound(file_of(place)[0]):
+        file, _ = file_of(place)
+        if attribute in _declared(file, "kernel") or named in _declared(file, "family"):
             return None
     return named
 
@@ -132,7 +134,7 @@ def named_family(text: str) -> Family:
         raise TargetError(unknown("family", text))
     current_folder_last()
     file, package = file_of(place)
-    names = [attribute] if attribute else list(_declared(file))
+    names = [attribute] if attribute else list(_declared(file, "family"))
     if len(names) != 1:
         shown = ", ".join(names) or "none"
         raise TargetError(f"--family {text} must name one family, as in {text}:family; that file has {shown}")
@@ -207,26 +209,20 @@ class _StandIn(nn.Module):
         yield from self._own.items()
 
 
-def _declared(file: Path) -> Iterator[str]:
-    """The names that a file binds to what it declares as a family."""
+def _declared(file: Path, kind: str) -> Iterator[str]:
+    """The names that a file binds to what it declares as a "family" or a "kernel"."""
     try:
         body = ast.parse(file.read_text(encoding="utf-8"), str(file)).body
     except (OSError, ValueError, SyntaxError) as error:
         raise TargetError(f"{file} cannot be read: {named(error)}") from None
     for each in body:
-        if isinstance(each, ast.FunctionDef) and any(map(_says_family, each.decorator_list)):
+        if isinstance(each, ast.FunctionDef) and any(_declares(kind, node) for node in each.decorator_list):
             yield each.name
-        elif isinstance(each, ast.Assign) and _says_family(each.value):
+        elif isinstance(each, ast.Assign) and _declares(kind, each.value):
             yield from (target.id for target in each.targets if isinstance(target, ast.Name))
 
 
-def _bound(file: Path) -> set[str]:
-    """The names that a file declares as a family, or imports."""
-    tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
-    names = (each.names for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
-    return {*_declared(file), *(alias.asname or alias.name for own in names for alias in own)}
-
-
-def _says_family(node: ast.expr) -> bool:
-    own = node.func if isinstance(node, ast.Call) else node
-    return getattr(own, "attr", getattr(own, "id", "")) == "family"
+def _declares(kind: str, node: ast.expr) -> bool:
+    while isinstance(node, ast.Call):
+        node = node.func
+    return getattr(node, "attr", getattr(node, "id", "")) == kind

@@ -24,7 +24,7 @@ from gradoracle.model.description import HostedTarget, described
 from gradoracle.model.errors import TargetError, UsageError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
-from gradoracle.model.location import place_of as defined_at
+from gradoracle.model.location import place_of
 from gradoracle.model.modules import input_names
 from gradoracle.project.definition import named_family
 from gradoracle.project.definition_slice import current_folder_last, folder_first
@@ -121,12 +121,12 @@ def described_target(
     place, attribute = split(text)
     module = None if place in family_names() else _module(place)[0]
     names = {} if module is None else vars(module)
-    own = tuple(replace(described(each, autotuners(each)), imported=place_of(text, each)) for each in kernels)
+    own = tuple(replace(described(each, autotuners(each)), imported=imported_from(text, each)) for each in kernels)
     families = {value.name: name for name, value in names.items() if isinstance(value, Family)}
     file = "" if module is None or not module.__file__ else str(Path(module.__file__).resolve())
     subject: Any = None if module is None or not attribute else _attribute(module, attribute, text)
     if weights := input_names(subject):  # with --like, inputs: the signature is that of forward
-        own = tuple(replace(each, call=defined_at(subject.forward)) for each in own)
+        own = tuple(replace(each, call=place_of(subject.forward)) for each in own)
     parameters = {
         name: (str(weight.dtype).removeprefix("torch."), tuple(weight.shape)) for name, (_, weight) in weights.items()
     }
@@ -173,7 +173,7 @@ def looked_up(text: str, module: ModuleType | None = None) -> tuple[Any, ModuleT
     return _attribute(found, attribute, text), found
 
 
-def place_of(text: str, kernel: Kernel) -> tuple[str, str] | tuple[()]:
+def imported_from(text: str, kernel: Kernel) -> tuple[str, str] | tuple[()]:
     """Where a kernel of a target can be imported from: (module or file, attribute).
 
     () of one that has no such name: a lambda, a function inside another.

@@ -55,6 +55,20 @@ def checked(target: str, capfd: pytest.CaptureFixture[str], *words: str) -> tupl
     return code, *capfd.readouterr()
 
 
+def mine(folder: Path, at_import: str, returned: str = WRONG) -> str:
+    """A file with the definition and a kernel, by default a wrong one."""
+    file = folder / "mine.py"
+    file.write_text(HEAD.format(at_import, returned))
+    return str(file)
+
+
+def sentence(target: str, capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a check says that ends with exit code 2, which is one line."""
+    code, _, err = checked(target, capfd, *words)
+    assert code == 2 and len(err.strip().splitlines()) == 1 and "Traceback" not in err, (code, err)
+    return err
+
+
 @pytest.mark.parametrize("name", RED)
 def test_what_a_call_does_is_a_verdict(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = checked(f"{CALLS}:{name}", capfd)
@@ -132,13 +146,10 @@ def runs(pid: str) -> bool:
 def test_what_a_module_patches_when_it_is_imported_changes_no_verdict(
     at_import: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(HEAD.format(at_import, WRONG))
     few = [*FEW[:-1], "forward_matches_the_oracle"]
-    assert checked(str(file), capfd, *few)[0] in (1, 2)  # 2: its own module cannot be read any more
+    assert checked(mine(tmp_path, at_import), capfd, *few)[0] in (1, 2)  # 2: its own module cannot be read any more
     right = "x * (x.square().mean(-1, keepdim=True) + 1e-6) ** -0.5"
-    file.write_text(HEAD.format("", right))
-    assert checked(str(file), capfd, *few)[0] == 0
+    assert checked(mine(tmp_path, "", right), capfd, *few)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -154,32 +165,24 @@ def test_what_a_module_patches_when_it_is_imported_changes_no_verdict(
 def test_a_module_that_ends_its_process_is_named_in_one_sentence(
     at_import: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(HEAD.format(at_import, WRONG))
-    code, _, err = checked(str(file), capfd)
-    assert code == 2 and said in err and "Traceback" not in err and len(err.strip().splitlines()) == 1
+    assert said in sentence(mine(tmp_path, at_import), capfd)
 
 
 def test_a_module_that_hangs_ends_with_the_time_of_the_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "IMPORT_GRACE", 3.0)
-    file = tmp_path / "mine.py"
-    file.write_text(HEAD.format("time.sleep(1000)", WRONG))
     begun = time.monotonic()
-    code, _, err = checked(str(file), capfd, *FEW, "--seconds", "1")
-    assert code == 2 and "importing the kernel: exceeded its time limit of " in err
-    assert time.monotonic() - begun < 30 and len(err.strip().splitlines()) == 1
+    err = sentence(mine(tmp_path, "time.sleep(1000)"), capfd, *FEW, "--seconds", "1")
+    assert "importing the kernel: exceeded its time limit of " in err and time.monotonic() - begun < 30
 
 
 def test_a_module_that_rewrites_its_definition_on_disk_is_found_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "mine.py"
     easier = "text.replace('torch.rsqrt(x', '1.0 or (x')"
     rewrite = f"text = open(__file__).read(); open(__file__, 'w').write({easier})"
-    file.write_text(HEAD.format(rewrite, WRONG))
-    code, _, err = checked(str(file), capfd)
+    code, _, err = checked(mine(tmp_path, rewrite), capfd)
     assert code == 2 and "mine.py changed while" in err
 
 
@@ -200,11 +203,10 @@ def test_a_module_does_not_choose_the_file_of_its_definition(
     target: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "easier.py").write_text(EASIER)
-    (tmp_path / "mine.py").write_text(HEAD.format("__file__ = os.path.abspath('easier.py')", WRONG))
+    mine(tmp_path, "__file__ = os.path.abspath('easier.py')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "pytest-of" not in entry])
-    code, _, err = checked(target, capfd)
-    assert code == 2 and len(err.strip().splitlines()) == 1 and "expected" in err, err
+    assert "expected" in sentence(target, capfd)
 
 
 SAID = """
@@ -241,10 +243,8 @@ hosted.described_target = described_target
 def test_a_description_is_read_as_input_from_a_stranger(
     said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(HEAD.format(SAID.format(said), WRONG))
-    code, _, err = checked(str(file), capfd)
-    assert code == 2 and len(err.strip().splitlines()) == 1 and "\x1b" not in err, err
+    assert checked(mine(tmp_path, SAID.format("file=own.file")), capfd)[0] == 1, "it says what is so"
+    assert "\x1b" not in sentence(mine(tmp_path, SAID.format(said)), capfd)
 
 
 def test_a_name_does_not_reach_the_terminal_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:

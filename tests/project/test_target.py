@@ -15,7 +15,7 @@ from gradoracle.model.errors import TargetError, UsageError
 from gradoracle.project import definition, target
 from gradoracle.project import shipped_names as names
 from gradoracle.project.definition import family_for
-from gradoracle.project.target import expand, place_of, resolve, shipped
+from gradoracle.project.target import expand, imported_from, resolve, shipped
 
 FAMILY = """
     import torch
@@ -110,7 +110,7 @@ def test_a_kernel_can_be_imported_from_the_place_it_is_said_to_be(write: Callabl
     )
 
     def place(text: str, family: str | None = None) -> Any:
-        return place_of(text, resolve(text, family).kernels[0])
+        return imported_from(text, resolve(text, family).kernels[0])
 
     assert place(file) == place(f"{file}:fast") == (file, "added")
     assert place(f"{hidden}:added") == place(hidden) == (hidden, "added")
@@ -131,7 +131,10 @@ def test_a_case_line_names_a_family_only_where_its_target_does_not_know_it(write
 def test_a_family_that_the_file_imports_is_its_own(write: Callable[..., str]) -> None:
     write("defined.py", FAMILY)
     file = write("importing.py", "from defined import double\nfrom gradoracle.model.kernel import kernel\n", KERNELS)
-    assert family_for("case:1 any cpu float32 family=double N=3 seed=1", file, "double") is None
+    line = "case:1 any cpu float32 family=double N=3 seed=1"
+    assert family_for(line, file, "double") is None and family_for(line, f"{file}:added", "double") is None
+    outside = write("outside.py", "from neighbour import double\ndef other(x):\n    return double(x)\n")
+    assert family_for(line, f"{outside}:double", "double") == family_for(line, f"{outside}:other", "double") == "double"
 
 
 def test_a_plain_callable_is_judged_by_the_family_given_or_the_only_one_in_its_file(write: Callable[..., str]) -> None:
