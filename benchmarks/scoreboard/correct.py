@@ -25,7 +25,7 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import cotangent_name
 from gradoracle.mutation.sources import Lines, executed
 from gradoracle.oracle.exact.definition import Undefined, called
-from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.exact.graph import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 
 from .peers import FUNCTION_RULES, RULES, Compared, Rule, Run

@@ -15,7 +15,7 @@ from gradoracle.model.finding import EditedDefinition, Finding, Outcome
 from gradoracle.model.property import Property
 from gradoracle.model.signature import cotangent_name, tangent_name
 from gradoracle.oracle.exact.definition import Undefined
-from gradoracle.oracle.exact.trace import Graph
+from gradoracle.oracle.exact.graph import Graph
 from gradoracle.oracle.truth import arguments
 
 

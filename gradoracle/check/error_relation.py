@@ -11,7 +11,8 @@ from torch import Tensor
 from gradoracle.check.acceptance import Allowance, exactly, judge, not_checked
 from gradoracle.model.contract import EXACT, PRESETS
 from gradoracle.model.finding import Finding
-from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
 
 PROBES = 16

@@ -18,7 +18,7 @@ from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined
-from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.exact.graph import UnsupportedOperator
 
 LACKING = "not enough memory on the device"
 

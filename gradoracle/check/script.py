@@ -23,7 +23,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
 from gradoracle.model.property import matches
 from gradoracle.oracle.exact.definition import Undefined
-from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.exact.graph import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.definition import family_for
 

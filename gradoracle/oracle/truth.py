@@ -27,7 +27,8 @@ from gradoracle.oracle.exact import float64
 from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
 from gradoracle.oracle.exact.enclosure import Enclosure, Expansion
 from gradoracle.oracle.exact.interpretation import TooLarge
-from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, trace
+from gradoracle.oracle.exact.graph import Graph, UnsupportedOperator
+from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
 from gradoracle.oracle.rounding.quantity import FAR
 from gradoracle.oracle.rounding.reading import Budget

@@ -28,7 +28,7 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Undefined
-from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.exact.graph import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 
 FILE = TESTS / "scaled.py"

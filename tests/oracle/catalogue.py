@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from gradoracle.model.derivative import Derivative, as_tuple, program
-from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.trace import trace
 
 Shape = tuple[int, ...]
 Interval = tuple[float, float]

@@ -19,7 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradoracle.model.contract import contract, default_contract
 from gradoracle.model.derivative import Derivative, program
-from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.reading import Budget, budgets
 
 Kernel = Callable[..., tuple[Tensor, ...]]

@@ -10,7 +10,8 @@ from catalogue import CATALOGUE
 
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.exact.interpretation import RULES
-from gradoracle.oracle.exact.trace import operator_name, trace
+from gradoracle.oracle.exact.graph import operator_name
+from gradoracle.oracle.exact.trace import trace
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "operators.md"
 

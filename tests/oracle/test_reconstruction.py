@@ -12,7 +12,8 @@ from torch import Tensor
 from gradoracle.check.diagnosis.known_numbers import known_numbers
 from gradoracle.check.diagnosis.reconstruction import Expected, agreed, reconstruct
 from gradoracle.model.finding import NO_EDIT, EditedDefinition
-from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.trace import trace
 
 GENERATOR = torch.Generator().manual_seed(3)
 DIMS = {"B": 2, "T": 20, "M": 34, "D": 9}

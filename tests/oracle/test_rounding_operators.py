@@ -10,7 +10,8 @@ from torch import Tensor
 from gradoracle.model.contract import EXACT, PRESETS
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.model.formats import FORMATS
-from gradoracle.oracle.exact.trace import UnsupportedOperator, trace
+from gradoracle.oracle.exact.graph import UnsupportedOperator
+from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.reading import Budget, budgets
 
 EVERY = [pytest.param(name, d, id=f"{name}-{d.value}") for name in CATALOGUE for d in Derivative]

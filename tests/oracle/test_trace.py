@@ -14,7 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.oracle.exact.decompositions import table
-from gradoracle.oracle.exact.trace import Graph, ValueDependent, trace
+from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.recording import ValueDependent
+from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding.reading import budgets
 
 N = 5

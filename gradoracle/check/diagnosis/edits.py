@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.model.finding import EditedDefinition
-from gradoracle.oracle.exact.trace import Graph
+from gradoracle.oracle.exact.graph import Graph
 from gradoracle.oracle.exact.trees import followed, leaves
 from gradoracle.oracle.rounding import effects
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gradoracle.oracle.exact.trace import Graph
+from gradoracle.oracle.exact.graph import Graph
 from gradoracle.oracle.rounding.effects import ARITHMETIC, plain_name
 
 CONSTANTS: Mapping[str, float] = MappingProxyType(

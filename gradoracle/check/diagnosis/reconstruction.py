@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from gradoracle.check.diagnosis.edits import Edit, by_value, edits
 from gradoracle.model.finding import LOCAL_SIGMA, NO_EDIT, EditedDefinition
-from gradoracle.oracle.exact.trace import Graph, widened
+from gradoracle.oracle.exact.graph import Graph, widened
 from gradoracle.oracle.exact.trees import leaves, looked_up
 from gradoracle.oracle.rounding.effects import plain_name
 

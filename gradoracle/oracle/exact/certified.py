@@ -27,7 +27,7 @@ from gradoracle.oracle.exact.scalars import (
     Undecided,
     names,
 )
-from gradoracle.oracle.exact.trace import Graph
+from gradoracle.oracle.exact.graph import Graph
 
 try:
     import flint

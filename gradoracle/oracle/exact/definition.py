@@ -15,7 +15,7 @@ from gradoracle.model.derivative import as_tuple
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.location import function_of
-from gradoracle.oracle.exact.trace import ValueDependent
+from gradoracle.oracle.exact.recording import ValueDependent
 
 PURE = (
     "expected a pure torch function of its tensors: no numbers taken out of tensors (.item(), .tolist(), a branch on a "

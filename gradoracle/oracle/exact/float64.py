@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.model.formats import FORMATS
-from gradoracle.oracle.exact.trace import Graph, widened
+from gradoracle.oracle.exact.graph import Graph, functional, widened
+from gradoracle.oracle.exact.recurrence import Recurrence
 from gradoracle.oracle.exact.trees import leaves
 
 _SMALLEST_NORMAL = FORMATS["float64"].smallest_normal
@@ -27,12 +28,12 @@ class Range:
 
     Attributes:
         left: the first operator that does, and how, in words; "" if none does.
-        made: by node, where it is not finite though its arguments are.
+        made: by node, where it is not finite though its arguments are; of a recurrence a mask for each result.
     """
 
     def __init__(self) -> None:
         self.left = ""
-        self.made: dict[Node, Tensor] = {}
+        self.made: dict[Node, Any] = {}
         self._underflows = self._huge = False
 
     def see(self, node: Node, args: Any, value: Any) -> None:
@@ -102,11 +103,12 @@ def read(
     where = torch.device(device)
 
     def call(node: Node, positional: Any, named: Any) -> Any:
+        if isinstance(node.target, Recurrence):
+            return _run(node, node.target, positional, call if within is not None else None, within)
         named = widened(named)
         if "device" in named:
             named["device"] = where
-        target: Any = node.target
-        value = target(*positional, **named)
+        value = functional(node)(*positional, **named)
         if within is not None:
             within.see(node, positional, value)
         return value
@@ -115,3 +117,30 @@ def read(
     inputs = [arg.double() if arg.is_floating_point() else arg for arg in given]
     with torch.no_grad():
         return graph.interpreted(inputs, call, lambda constant: constant.to(where))
+
+
+def _run(node: Node, recurrence: Recurrence, args: Any, call: Any, within: Range | None) -> list[Tensor]:
+    """A recurrence; with ``within`` all of its body is computed by ``call``, and what is not finite is noted."""
+    init, xs, constants = ([x.contiguous() for x in part] for part in args)
+    if within is None:
+        return recurrence.run(init, xs, constants)
+    length, done = int(xs[0].shape[0]), 0
+    since: int | None = None  # how many steps come before those that may depend on what is not finite
+
+    def evaluate(graph: Graph, given: Sequence[Tensor]) -> Sequence[Tensor]:
+        nonlocal done, since
+        before = len(within.made)
+        found = graph.interpreted(given, call)
+        if len(within.made) > before and since is None:
+            since = done
+        done += len(given[0])
+        return found
+
+    found = recurrence.run(init, xs, constants, evaluate)
+    if since is not None:
+        after = slice(0, length - since) if recurrence.reverse else slice(since, length)
+        masks = [torch.zeros_like(x, dtype=torch.bool) for x in found]
+        for position, mask in enumerate(masks):
+            mask[... if position < recurrence.carries else after] = True
+        within.made[node] = masks
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.exact.graph import UnsupportedOperator
 from gradoracle.oracle.exact.trees import followed
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.quantity import FAR, Quantity, each_error, plus, values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,16 +48,6 @@ def plain_name(node: Node) -> str:
 def _plain_name(target: Any) -> str:
     full = str(target)
     return full.split(".")[1] if "." in full else str(getattr(target, "__name__", full))
-
-
-def functional(node: Node) -> Callable[..., Any]:
-    """The operator of a node, for values that are computed anew and may have other strides than the traced ones."""
-    target: Any = node.target
-    if target is torch.ops.aten.view.default:
-        return torch.ops.aten.reshape.default
-    if target is torch.ops.aten.copy.default:  # into a tensor whose own values are lost
-        return lambda into, source, non_blocking=False: source.to(into.dtype).expand(into.shape).clone()
-    return target  # type: ignore[no-any-return]
 
 
 def multiplied_by(node: object) -> float:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, widened
+from gradoracle.oracle.exact.graph import Graph, UnsupportedOperator, functional, widened
+from gradoracle.oracle.exact.recurrence import Recurrence
 from gradoracle.oracle.exact.trees import followed
 from gradoracle.oracle.rounding import effects, independent, worst_case
 from gradoracle.oracle.rounding.annotations import FAST_EXP
@@ -30,6 +31,7 @@ from gradoracle.oracle.rounding.quantity import (
     quantities,
     where_finite,
 )
+from gradoracle.oracle.rounding.recurrence import Taken, recurrence, whole
 from gradoracle.oracle.rounding.reductions import (
     accumulate,
     accumulating_errors,
@@ -45,8 +47,10 @@ from gradoracle.oracle.rounding.rounding_model import Roundoff
 Rule = Callable[[Roundoff, Call], Any]  # gives a quantity, or a list of them where the operator returns several
 
 
-def propagate(graph: Graph, inputs: Sequence[Quantity], roundoff: Roundoff) -> list[Quantity]:
+def propagate(graph: Graph, inputs: Sequence[Quantity], roundoff: Roundoff, within: int = 0) -> list[Quantity]:
     """The quantities of the graph's outputs before they are stored.
+
+    ``within`` is the place of the recurrence whose body the graph is.
 
     Raises:
         UnsupportedOperator: an operator has no rounding rule.
@@ -54,12 +58,17 @@ def propagate(graph: Graph, inputs: Sequence[Quantity], roundoff: Roundoff) -> l
 
     def call(node: Node, args: Any, kwargs: Any) -> Any:
         roundoff.node, roundoff.fixed = node, node in graph.fixed
-        return _applied(roundoff, node, mixed(graph.positions[node]), args, widened(kwargs))
+        if isinstance(node.target, Recurrence):
+            return recurrence(node.target, args, roundoff, node, placed(graph.positions[node]), propagate)
+        return _applied(roundoff, node, placed(graph.positions[node]), args, widened(kwargs))
 
-    placed = [replace(quantity, place=mixed(position)) for position, quantity in enumerate(inputs)]
-    found: list[Quantity] = graph.interpreted(placed, call, lambda value: _constant(roundoff, value))
+    def placed(position: int) -> int:
+        return mixed(within, position) if within else mixed(position)
+
+    given = [replace(quantity, place=placed(position)) for position, quantity in enumerate(inputs)]
+    found: list[Any] = graph.interpreted(given, call, lambda value: _constant(roundoff, value))
     roundoff.node = None
-    return found
+    return [whole(quantity) for quantity in found]
 
 
 def _applied(roundoff: Roundoff, node: Node, place: int, args: Any, kwargs: Any) -> Any:
@@ -67,6 +76,8 @@ def _applied(roundoff: Roundoff, node: Node, place: int, args: Any, kwargs: Any)
     name = effects.plain_name(node)
     if name == "getitem":
         return args[0][args[1]]
+    if any(isinstance(x, Taken) for x in args):
+        args = tuple([whole(x) for x in args])
     rule = _RULES.get(name)
     if name in effects.ACCUMULATE and (
         name not in effects.MOVE or (len(args) > 3 and args[3]) or kwargs.get("accumulate")
@@ -74,7 +85,7 @@ def _applied(roundoff: Roundoff, node: Node, place: int, args: Any, kwargs: Any)
         rule = accumulate
     if rule is None:
         raise UnsupportedOperator(str(node.target), "rounding")
-    call = Call(name, effects.functional(node), args, kwargs, place)
+    call = Call(name, functional(node), args, kwargs, place)
     found = followed_through(roundoff, call, rule(roundoff, call))
     contract = roundoff.contract
     if isinstance(found, Quantity) and found.is_float and contract.store_all and name not in effects.VIEW:

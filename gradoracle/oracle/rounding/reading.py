@@ -18,8 +18,8 @@ from torch.fx import Node
 
 from gradoracle.model.contract import Contract
 from gradoracle.model.formats import FORMATS
-from gradoracle.oracle.exact.trace import Graph, widened
-from gradoracle.oracle.rounding import effects
+from gradoracle.oracle.exact.graph import Graph, functional, widened
+from gradoracle.oracle.exact.recurrence import Recurrence
 from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
 from gradoracle.oracle.rounding.propagate import propagate
 from gradoracle.oracle.rounding.quantity import FAR, Quantity, all_finite
@@ -142,7 +142,7 @@ def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, i
     """The number of probes, and of those run at once; the largest tensor of the graph decides."""
     largest = max((t.numel() for t in args), default=1)
     for node in graph.nodes:
-        meta = node.meta.get("val", node.meta.get("tensor_meta"))
+        meta = None if _is_taken(node) else node.meta.get("val", node.meta.get("tensor_meta"))
         shape = getattr(meta, "shape", None)
         if shape is not None:
             largest = max(largest, int(torch.Size(shape).numel()))
@@ -152,6 +152,14 @@ def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, i
             count = min(probes, few)
             break
     return count, max(1, _ELEMENTS_AT_ONCE // max(largest, 1))
+
+
+def _is_taken(node: Node) -> bool:
+    """Whether it is the carries of all steps of a recurrence, which are not kept if they are large."""
+    if not node.args or not isinstance(node.args[0], Node) or not isinstance(node.args[0].target, Recurrence):
+        return False
+    own = node.args[0].target
+    return int(node.args[1]) - own.carries in own.carry_yielded  # type: ignore[arg-type]
 
 
 def _input(value: Tensor, error: InputError | None, held: str, run: range, worst: bool, variances: bool) -> Quantity:
@@ -224,7 +232,11 @@ def tainted(
             for operand, mask in planted:
                 if operand is not None:
                     given[operand] = torch.where(mask, torch.nan, given[operand])
-            result = effects.functional(node)(*given, **widened(kwargs))
+            result = functional(node)(*given, **widened(kwargs))
+            if isinstance(node.target, Recurrence):
+                for _, masks in planted:
+                    result = [torch.where(mask, torch.nan, x) for mask, x in zip(masks, result, strict=True)]
+                return result
             for operand, mask in planted:
                 if operand is None:
                     result = torch.where(mask if mask.dim() == result.dim() else mask.any(0), torch.nan, result)

@@ -13,7 +13,8 @@ from gradoracle.model.case import parse
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.oracle.exact import certified
-from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.truth import Oracle
 from tests.properties.lightning.linear_attention import FAMILY, ORACLE
 
