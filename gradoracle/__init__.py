@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gradoracle.model.finding import Finding
     from gradoracle.model.kernel import Kernel, kernel
     from gradoracle.model.property import Property, property
+    from gradoracle.model.recurrence import scan
     from gradoracle.model.severity import Severity
     from gradoracle.project.request import Request
 
@@ -46,6 +47,7 @@ __all__ = [
     "kernel",
     "multiples",
     "property",
+    "scan",
     "sizes",
     "strategy",
     "testcase",
@@ -66,6 +68,7 @@ _HOMES = {
     "model.finding": ("Finding",),
     "model.kernel": ("Kernel", "kernel"),
     "model.property": ("Property", "property"),
+    "model.recurrence": ("scan",),
     "model.severity": ("Severity",),
     "project.request": ("Request",),
 }

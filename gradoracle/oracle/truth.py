@@ -26,9 +26,9 @@ from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp
 from gradoracle.oracle.exact import float64
 from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
 from gradoracle.oracle.exact.enclosure import Enclosure, Expansion
-from gradoracle.oracle.exact.interpretation import TooLarge
 from gradoracle.oracle.exact.graph import Graph, UnsupportedOperator
-from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.exact.interpretation import TooLarge
+from gradoracle.oracle.exact.trace import differentiated, recurrent, trace
 from gradoracle.oracle.rounding import reading
 from gradoracle.oracle.rounding.quantity import FAR
 from gradoracle.oracle.rounding.reading import Budget
@@ -140,7 +140,15 @@ class Oracle:
     def _traced(self, sample: Sample, derivative: Derivative, algorithm: str, args: Sequence[Tensor]) -> Graph:
         try:
             with differentiating(self.family):
-                return trace(self._program(sample, derivative, algorithm), *args)
+                if self.has(algorithm, derivative):
+                    return trace(self._program(sample, derivative, algorithm), *args)
+                if derivative is not Derivative.FORWARD:
+                    source = self.graph(sample, Derivative.FORWARD).source
+                    if source is not None:
+                        return differentiated(program(source, derivative, len(source.inputs)), *args)
+                own = self._program(sample, derivative, algorithm)
+                found = recurrent(own, *args) if derivative is Derivative.FORWARD else None
+                return trace(own, *args) if found is None else found
         except Exception as error:
             if out_of_memory(error):
                 raise

@@ -15,8 +15,8 @@ from torch import Tensor, fx
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.exact import certified, float64, multiprecision
 from gradoracle.oracle.exact.enclosure import Enclosure, Expansion
-from gradoracle.oracle.exact.operators_movement import PLACED
 from gradoracle.oracle.exact.graph import Graph, operator_name
+from gradoracle.oracle.exact.operators_movement import PLACED
 
 pytestmark = pytest.mark.skipif(certified.unavailable() is not None, reason=str(certified.unavailable()))
 EVERY = [pytest.param(name, d, id=f"{name}-{d.value}") for name in CATALOGUE for d in Derivative]

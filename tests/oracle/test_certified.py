@@ -13,8 +13,8 @@ from torch import Tensor
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.exact import certified, float64, multiprecision
 from gradoracle.oracle.exact.enclosure import Enclosure
-from gradoracle.oracle.exact.interpretation import TooLarge, cost
 from gradoracle.oracle.exact.graph import UnsupportedOperator
+from gradoracle.oracle.exact.interpretation import TooLarge, cost
 from gradoracle.oracle.exact.trace import trace
 
 flint = pytest.importorskip("flint")

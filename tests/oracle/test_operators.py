@@ -9,8 +9,8 @@ import torch
 from catalogue import CATALOGUE
 
 from gradoracle.model.derivative import Derivative
-from gradoracle.oracle.exact.interpretation import RULES
 from gradoracle.oracle.exact.graph import operator_name
+from gradoracle.oracle.exact.interpretation import RULES
 from gradoracle.oracle.exact.trace import trace
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "operators.md"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gradoracle.model.formats import FORMATS
 from gradoracle.oracle.exact.enclosure import Enclosure
+from gradoracle.oracle.exact.graph import Graph
 from gradoracle.oracle.exact.interpretation import interpret
 from gradoracle.oracle.exact.scalars import (
     ARITHMETIC,
@@ -27,7 +28,6 @@ from gradoracle.oracle.exact.scalars import (
     Undecided,
     names,
 )
-from gradoracle.oracle.exact.graph import Graph
 
 try:
     import flint

@@ -44,9 +44,20 @@ def table() -> Any:
             aten.repeat.default: _repeat,
             aten.elu.default: _elu,
             aten.hardtanh.default: _hardtanh,
+            aten.select_scatter.default: _select_scatter,
         }
     )
     return decompositions
+
+
+@functools.cache
+def of_movements() -> Any:
+    """Those of operators that only move values: their derivatives are the same."""
+    moving = (
+        *(aten.stack.default, aten.select_scatter.default, aten.unbind.int, aten.split.Tensor),
+        *(aten.squeeze.dim, aten.squeeze.default, aten.transpose.int, aten.t.default, aten._unsafe_view.default),
+    )
+    return {operator: table()[operator] for operator in moving if operator in table()}
 
 
 def _constant(x: Tensor, value: float) -> Tensor:
@@ -196,6 +207,11 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
 
 def _hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     return torch.clamp(x, min_val, max_val)
+
+
+def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+    index = index % x.shape[dim]
+    return torch.slice_scatter(x, source.unsqueeze(dim), dim, index, index + 1)
 
 
 def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:

@@ -15,6 +15,7 @@ from gradoracle.model.derivative import as_tuple
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.location import function_of
+from gradoracle.model.recurrence import RecurrenceError, uncompiled
 from gradoracle.oracle.exact.recording import ValueDependent
 
 PURE = (
@@ -37,11 +38,12 @@ def called(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str, A
     keyword = {spec.name for spec in family.signature.inputs if spec.keyword}
     others = {name for group in family.signature.constraints.alternatives for name in group}  # None where absent
     positional = [s.name for s in family.signature.inputs if s.name not in keyword]
-    return family.definition(
-        *(inputs.get(name) for name in positional if name in inputs or name in others),
-        **{n: t for n, t in inputs.items() if n in keyword},
-        **options,
-    )
+    with uncompiled():
+        return family.definition(
+            *(inputs.get(name) for name in positional if name in inputs or name in others),
+            **{n: t for n, t in inputs.items() if n in keyword},
+            **options,
+        )
 
 
 def evaluated(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
@@ -77,6 +79,8 @@ def transformed(family: Family, inputs: Mapping[str, Tensor], options: Mapping[s
 
 def untraceable(of: str, error: BaseException, family: Family) -> Undefined:
     """The error for a program that raised while it was traced; ``of`` names the program."""
+    if isinstance(error, RecurrenceError):
+        return Undefined(f"{of} cannot be traced{_place(family, error)}: {_first_line(error)}")
     what = _first_line(error) if isinstance(error, ValueDependent) else f"{type(error).__name__}: {_first_line(error)}"
     expected = _LACKING if _lacks_a_derivative(error) else PURE
     return Undefined(f"{of} cannot be traced{_place(family, error)}: {what}; {expected}")
@@ -94,7 +98,7 @@ def differentiating(family: Family) -> Iterator[None]:
     except Undefined:
         raise
     except Exception as error:
-        named = isinstance(error, ValueDependent) or _lacks_a_derivative(error)
+        named = isinstance(error, (ValueDependent, RecurrenceError)) or _lacks_a_derivative(error)
         if named or any(mark in str(error) for mark in ("ata-dependent", "vmap")):
             raise untraceable(_of(family), error, family) from error
         raise

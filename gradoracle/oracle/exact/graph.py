@@ -29,8 +29,7 @@ class UnsupportedOperator(Exception):
 
 
 def _run(node: Node, args: Any, kwargs: Any) -> Any:
-    operator: Any = node.target
-    return operator(*args, **kwargs)
+    return functional(node)(*args, **kwargs)
 
 
 def _itself(value: Tensor) -> Tensor:
@@ -47,10 +46,12 @@ class Graph:
     Attributes:
         graph: placeholders, ``get_attr`` nodes for constants, call nodes, and one output node with a tuple.
         constants: the tensors of ``get_attr`` nodes, by target: those of a closure, such as an integer input.
+        source: where recurrences are nodes, the graph before operators were decomposed; None elsewhere.
     """
 
     graph: Nodes
     constants: Mapping[str, Tensor]
+    source: Graph | None = None
 
     @property
     def nodes(self) -> Any:
@@ -131,12 +132,69 @@ class Graph:
         function: Callable[..., tuple[Tensor, ...]] = known["function"]
         return function
 
+    def without_copies(self) -> Graph:
+        """The graph without those views, copies and conversions that give what they take."""
+        nodes, same = Nodes(), dict[Node, Node]()
+        if any(operator_name(node) in STRIDED for node in self.nodes):
+            return self
+        for node in self.nodes:
+            if node.op == "output":
+                nodes.output(tuple(same[x] for x in node.args[0]))
+            elif node.op == "call_function" and operator_name(node) in _COPIES and _gives_its_argument(node):
+                same[node] = same[node.args[0]]  # type: ignore[index]
+            else:
+                same[node] = nodes.node_copy(node, same.__getitem__)
+        pruned(nodes)
+        return Graph(nodes, self.constants)
+
+    def parted(self, moving: Sequence[Node]) -> Parted:
+        """The graph in two: what does not depend on some of its inputs, and what does."""
+        dependent = set(moving)
+        for node in self.nodes:
+            if node.op != "output" and not dependent.isdisjoint(node.all_input_nodes):
+                dependent.add(node)
+        inputs = [node for node in self.nodes if node.op == "placeholder"]
+        calls = [node for node in self.nodes if node.op not in ("placeholder", "output")]
+        used = dict.fromkeys(x for node in calls if node in dependent for x in node.all_input_nodes)
+        used |= dict.fromkeys(self.outputs)
+        met = [node for node in used if node not in dependent]
+        nodes, copies = Nodes(), dict[Node, Node]()
+        for node in inputs:
+            copies[node] = nodes.node_copy(node)
+        for node in calls:
+            if node not in dependent:
+                copies[node] = nodes.node_copy(node, copies.__getitem__)
+        nodes.output(tuple(copies[node] for node in met))
+        pruned(nodes)
+        before, nodes, copies = Graph(nodes, self.constants), Nodes(), {}
+        for number, node in enumerate((*met, *moving)):
+            copies[node] = nodes.placeholder(f"input_{number}")
+            copies[node].meta["val"] = node.meta["val"]
+        for node in calls:
+            if node in dependent:
+                copies[node] = nodes.node_copy(node, copies.__getitem__)
+        nodes.output(tuple(copies[node] for node in self.outputs))
+        return Parted(before, Graph(nodes, self.constants))
+
+    def depending(self, on: Sequence[Node]) -> list[bool]:
+        """Which outputs depend on some nodes."""
+        found = set(on)
+        for node in self.nodes:
+            if node.op != "output" and not found.isdisjoint(node.all_input_nodes):
+                found.add(node)
+        return [node in found for node in self.outputs]
+
+    @property
+    def inputs(self) -> list[Node]:
+        """The placeholders."""
+        return [node for node in self.nodes if node.op == "placeholder"]
+
     def only(self, outputs: Sequence[int]) -> Graph:
         """The graph with some of its outputs and what they need; inputs are the same."""
         nodes, copies = Nodes(), dict[Node, Node]()
         nodes.graph_copy(self.graph, copies)
         nodes.output(tuple(copies[self.outputs[position]] for position in outputs))
-        nodes.eliminate_dead_code()
+        pruned(nodes)
         return Graph(nodes, self.constants)
 
     def interpreted(
@@ -165,6 +223,28 @@ class Graph:
         raise AssertionError("a graph ends in its output node")
 
 
+@dataclass(frozen=True, eq=False)
+class Parted:
+    """A graph in two parts.
+
+    Attributes:
+        before: a graph of all inputs, which gives what the second part takes.
+        after: a graph of that and of the moving inputs, which gives the outputs.
+    """
+
+    before: Graph
+    after: Graph
+
+
+def pruned(nodes: Nodes) -> None:
+    """Remove the nodes whose values are not used; inputs and in-place operators stay. (PyTorch's is much slower.)"""
+    for node in reversed(list(nodes.nodes)):
+        if not node.users and node.op in ("call_function", "get_attr"):
+            schema = getattr(node.target, "_schema", None)
+            if schema is None or not schema.is_mutable:
+                nodes.erase_node(node)
+
+
 def widened(options: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of a node with float64 for narrower floats: a cast in a definition must not round truth."""
     narrow = {n for n, value in options.items() if isinstance(value, torch.dtype) and value.is_floating_point}
@@ -184,3 +264,23 @@ def functional(node: Node) -> Callable[..., Any]:
     if target is torch.ops.aten.copy.default:  # into a tensor whose own values are lost
         return lambda into, source, non_blocking=False: source.to(into.dtype).expand(into.shape).clone()
     return target  # type: ignore[no-any-return]
+
+
+STRIDED = ("aten.as_strided.default", "aten.as_strided_scatter.default")  # ask for the strides of what they take
+_COPIES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("view.default", "reshape.default", "expand.default", "permute.default", "slice.Tensor", "squeeze.dims"),
+        *("alias.default", "clone.default", "_to_copy.default", "lift_fresh_copy.default", "detach.default"),
+    )
+)
+
+
+def _gives_its_argument(node: Node) -> bool:
+    if not isinstance(node.args[0], Node):
+        return False
+    given, found = node.args[0].meta["val"], node.meta["val"]
+    dims: Any = node.args[1] if operator_name(node) == "aten.permute.default" else ()
+    if list(dims) != sorted(dims):
+        return False
+    return bool(given.shape == found.shape and given.dtype == found.dtype)

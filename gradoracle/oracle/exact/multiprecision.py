@@ -15,9 +15,9 @@ from mpmath import mp, mpf
 from torch import Tensor
 
 from gradoracle.oracle.exact.enclosure import Expansion
+from gradoracle.oracle.exact.graph import Graph
 from gradoracle.oracle.exact.interpretation import interpret
 from gradoracle.oracle.exact.scalars import ARITHMETIC, EQUAL, GREATER, LESS, UNORDERED, Array, Field, names
-from gradoracle.oracle.exact.graph import Graph
 
 OPERATIONS = 40_000_000  # about half a minute at 40 digits
 GUARD = 10  # additional digits, against rounding in the graph

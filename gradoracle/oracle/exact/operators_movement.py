@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.exact.scalars import CONSTANT, Array, Reader, Truths, Undecided, Value, boxed, names, rule
 from gradoracle.oracle.exact.graph import UnsupportedOperator, operator_name
+from gradoracle.oracle.exact.scalars import CONSTANT, Array, Reader, Truths, Undecided, Value, boxed, names, rule
 from gradoracle.oracle.exact.trees import followed, leaves
 
 # operator -> positions of the arguments whose numbers are moved (the others are dims, indices, masks)

@@ -20,8 +20,8 @@ from torch.fx import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from gradoracle.oracle.exact.decompositions import table
-from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.decompositions import of_movements, table
+from gradoracle.oracle.exact.graph import Graph, pruned
 from gradoracle.oracle.exact.trees import followed, leaves
 
 _aten = torch.ops.aten
@@ -32,11 +32,12 @@ class ValueDependent(RuntimeError):
 
 
 _pure: ContextVar[bool] = ContextVar("pure", default=False)
-# operator -> what its node is: the target, its arguments, the value, and whether it may be a constant
+# operator -> what its node is: the target, its arguments, the value, and whether it may be a constant; it is given
+# whether all sources are constants, whether operators are decomposed, and the arguments
 OPAQUE: dict[Any, Callable[..., tuple[Any, tuple[Any, ...], Any, bool]]] = {}
 
 
-def record(program: Callable[..., Any], examples: Sequence[Tensor], *, pure: bool) -> Graph:
+def record(program: Callable[..., Any], examples: Sequence[Tensor], *, pure: bool, decomposed: bool = True) -> Graph:
     """The graph of ``program`` at the shapes of ``examples``, with dead code removed.
 
     Args:
@@ -44,6 +45,8 @@ def record(program: Callable[..., Any], examples: Sequence[Tensor], *, pure: boo
         examples: float64 tensors (or integers, or bools); values are not kept.
         pure: whether in-place operators are replaced by functional ones. Without, a program may differentiate
             recurrences; in-place operators of what PyTorch decomposes stay in the graph.
+        decomposed: whether operators are replaced by the few that readings know. Without, PyTorch's own derivatives of
+            them are still to be had.
 
     Raises:
         ValueDependent: the program takes a number, a branch or a shape from the values of its inputs.
@@ -53,14 +56,14 @@ def record(program: Callable[..., Any], examples: Sequence[Tensor], *, pure: boo
     token = _pure.set(pure)
     try:
         with temporarily_clear_interpreter_stack(), _disable_current_modes():
-            recorder = _Recorder()
+            recorder = _Recorder(decomposed)
             inputs = [recorder.input(example) for example in examples]
             with sdpa_kernel(SDPBackend.MATH), recorder:  # else PyTorch's attention is one operator, without a JVP
                 outputs = program(*inputs)
             recorder.nodes.output(tuple(recorder.node(torch.as_tensor(output)) for output in outputs))
     finally:
         _pure.reset(token)
-    recorder.nodes.eliminate_dead_code()
+    pruned(recorder.nodes)
     return Graph(recorder.nodes, recorder.constants)
 
 
@@ -78,8 +81,9 @@ def writes(graph: Graph) -> bool:
 class _Recorder(TorchDispatchMode):
     """Records each operator that reaches the backend; a tensor holds its node in an attribute."""
 
-    def __init__(self) -> None:
+    def __init__(self, decomposed: bool) -> None:
         super().__init__()
+        self.decomposed = decomposed
         self.nodes = Nodes()
         self.constants: dict[str, Tensor] = {}
         self.fixed: set[Node] = set()  # nodes that do not depend on any input
@@ -109,20 +113,23 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        decomposition = table().get(func)
+        decomposition = (table() if self.decomposed else of_movements()).get(func)
         for simpler in (decomposition, func.decompose):
             if simpler is not None:
                 with self:
                     found = simpler(*args, **kwargs)
                 if found is not NotImplemented:
                     return found
+        if func is _aten._to_copy.default and not isinstance(args[0], Tensor):  # a number, which batching converts
+            func, args, kwargs = _aten.full.default, ([], args[0]), {"dtype": kwargs.get("dtype")}
         func = _aten.lift_fresh_copy.default if func is _aten.lift_fresh.default else func
         given, named = followed(self.node, tuple(args)), followed(self.node, dict(kwargs))
         sources = [leaf for leaf in leaves((given, named)) if isinstance(leaf, Node)]
         if not all(source in self.fixed for source in sources):
             _refuse_values(func, args)
         if func in OPAQUE:
-            target, given, value, constant = OPAQUE[func](all(source in self.fixed for source in sources), *args)
+            fixed = all(source in self.fixed for source in sources)
+            target, given, value, constant = OPAQUE[func](fixed, self.decomposed, *args)
             node = self.nodes.create_node("call_function", target, followed(self.node, given))
             self._mark(value, node, sources if constant else (node,))
             return value

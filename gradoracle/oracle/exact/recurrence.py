@@ -18,13 +18,15 @@ from torch.fx import Graph as Nodes
 from torch.fx import Node
 
 from gradoracle.model.recurrence import FlatStep, RecurrenceError, stepwise
-from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.graph import Graph, pruned
 from gradoracle.oracle.exact.recording import OPAQUE, is_pure, record, writes
 from gradoracle.oracle.exact.trees import followed
 
 _IN_CACHE = 1 << 16  # elements of the largest tensor of a block of steps
 _LONGEST_BLOCK = 2048  # steps
-_SUMMED_AFTERWARDS = 1 << 20  # elements of the gradients of one constant in all steps that are kept until they are added
+_SUMMED_AFTERWARDS = (
+    1 << 20
+)  # elements of the gradients of one constant in all steps that are kept until they are added
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +41,15 @@ class Recurrence:
         carries: how many.
         sequences: how many.
         reverse: whether it begins with the last slice.
+        decomposed: whether readings know the operators of the body. Derivatives are made of one that is not, so that
+            they are PyTorch's own.
     """
 
     body: Graph
     carries: int
     sequences: int
     reverse: bool
+    decomposed: bool = True
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)  # graphs and recurrences made of it, kept
 
     __name__ = "recurrence"
@@ -62,7 +67,7 @@ class Recurrence:
     @property
     def inputs(self) -> list[Node]:
         """The placeholders of the body."""
-        return [node for node in self.body.nodes if node.op == "placeholder"]
+        return self.body.inputs
 
     @property
     def yielded(self) -> Sequence[Node]:
@@ -108,6 +113,19 @@ class Recurrence:
         return found
 
     @property
+    def readable(self) -> Recurrence:
+        """The same, decomposed."""
+        if self.decomposed:
+            return self
+
+        def make() -> Recurrence:
+            body = recorded(self.body, [_example(node) for node in self.inputs])
+            return replace(self, body=body, decomposed=True, derived={})
+
+        found: Recurrence = self.kept("readable", make)
+        return found
+
+    @property
     def step(self) -> Graph:
         """The part of the body that gives the next carries."""
         found: Graph = self.kept("step", lambda: self.body.only(range(self.carries)))
@@ -132,10 +150,12 @@ class Recurrence:
         return steps[::-1] if self.reverse else steps
 
     def batched(self, graph: Graph, steps: int, along: Sequence[bool]) -> Graph:
-        """A graph over ``steps`` steps at once: the inputs marked in ``along``, and all outputs, have a first dim more."""
+        """A graph over ``steps`` steps at once: inputs marked in ``along`` and all outputs have a first dim more."""
 
         def make() -> Graph:
-            examples = [_example(node, steps if many else None) for node, many in zip(_inputs(graph), along, strict=True)]
+            examples = [
+                _example(node, steps if many else None) for node, many in zip(_inputs(graph), along, strict=True)
+            ]
             dims = tuple(0 if many else None for many in along)
             return recorded(lambda *args: torch.vmap(graph, in_dims=dims)(*args), examples)
 
@@ -146,17 +166,21 @@ class Recurrence:
         """Which inputs of the body differ from step to step."""
         return [position < self.carries + self.sequences for position in range(len(self.inputs))]
 
+    def parts(self, graph: Graph, moving: Sequence[int]) -> Steps:
+        """A graph of the body's inputs and perhaps others as steps that wait for some of its inputs."""
+        found: Steps = self.kept(("parts", graph, tuple(moving)), lambda: Steps(self, graph, moving))
+        return found
+
     def states(
-        self, carry: Sequence[Tensor], xs: Sequence[Tensor], constants: Sequence[Tensor], steps: range
+        self, carry: Sequence[Tensor], xs: Sequence[Tensor], constants: Sequence[Tensor]
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """The carries that each step of a block takes, stacked, and those after it; ``xs`` are whole sequences."""
-        step, taken = self.step.function, []
-        slices = [x[steps.start : steps.stop].unbind(0) for x in xs]
-        given = list(zip(*slices, strict=True)) if slices else [()] * len(steps)
-        now = tuple(carry)
-        for one in reversed(given) if self.reverse else given:
+        """The carries that each step of a block takes, stacked, and those after it; ``xs`` are those of the block."""
+        steps, length = self.parts(self.step, range(self.carries)), int(xs[0].shape[0])
+        met, function = steps.met([*carry, *xs, *constants], length), steps.parted.after.function
+        now, taken = tuple(carry), []
+        for given in reversed(met) if self.reverse else met:
             taken.append(now)
-            now = step(*now, *one, *constants)
+            now = function(*given, *now)
         taken = taken[::-1] if self.reverse else taken
         return [torch.stack(each) for each in zip(*taken, strict=True)], now
 
@@ -182,7 +206,7 @@ class Recurrence:
         wanted = [k for k in range(len(parts)) if k not in own]
         body = self.body if evaluate is not None else self.body.only([self.carries + k for k in wanted])
         for steps in self.blocks(length):
-            taken, carry = self.states(carry, xs, constants, steps)
+            taken, carry = self.states(carry, [x[steps.start : steps.stop] for x in xs], constants)
             for k, position in own.items():
                 parts[k].append(taken[position])
             if wanted or evaluate is not None:
@@ -310,9 +334,7 @@ class Recurrence:
                     found = self.body(*filled)
                     return tuple(value for value, node in zip(found, outputs, strict=True) if _is_float(node))
 
-                return torch.func.jvp(
-                    body, tuple(primals[i] for i in varied), tuple(tangents[i] for i in varied)
-                )[1]
+                return torch.func.jvp(body, tuple(primals[i] for i in varied), tuple(tangents[i] for i in varied))[1]
 
             examples = [_example(inputs[i]) for i in (*own, *range(end), *given, *range(end, len(inputs)), *fixed)]
             return Recurrence(recorded(program, examples), len(own), end + len(given), self.reverse)
@@ -321,10 +343,61 @@ class Recurrence:
         return found
 
 
+class Steps:
+    """A graph of the inputs of a body, in two parts: what waits for no step before, and what does.
+
+    Args:
+        recurrence: of the body.
+        graph: a graph of its inputs, and perhaps of further ones.
+        moving: the positions of the inputs that the second part waits for.
+
+    Attributes:
+        parted: the parts.
+        varies: which of the results of the first differ from step to step.
+    """
+
+    def __init__(self, recurrence: Recurrence, graph: Graph, moving: Sequence[int]) -> None:
+        graph = graph.without_copies()
+        inputs, self._recurrence = graph.inputs, recurrence
+        self.parted = graph.parted([inputs[i] for i in moving])
+        before = self.parted.before
+        self._count = recurrence.carries + recurrence.sequences
+        self.varies = before.depending(before.inputs[: self._count])
+        self._varying = before.only([k for k, varies in enumerate(self.varies) if varies])
+        self._fixed = before.only([k for k, varies in enumerate(self.varies) if not varies])
+        self._along = [i < self._count for i in range(len(inputs))]
+
+    def results(self, inputs: Sequence[Tensor], steps: int) -> list[Tensor]:
+        """Those of the first part, [n, *shape] if they vary.
+
+        Args:
+            inputs: [n, *shape] for carries and sequences; those that the first part does not use are not looked at.
+            steps: how many there are.
+        """
+        used = {node for call in self.parted.before.nodes for node in call.all_input_nodes}
+        shapes = [node.meta["val"] for node in self.parted.before.inputs]
+        given = [
+            x if node in used else torch.zeros((steps, *shape.shape) if many else shape.shape, dtype=shape.dtype)
+            for node, x, many, shape in zip(self.parted.before.inputs, inputs, self._along, shapes, strict=True)
+        ]
+        many, one = list[Tensor](), list[Tensor]()
+        if self._varying.outputs:
+            many += self._recurrence.batched(self._varying, steps, self._along).function(*given)
+        if self._fixed.outputs:
+            one += self._fixed.function(*(x[0] if along else x for x, along in zip(given, self._along, strict=True)))
+        return [many.pop(0) if varies else one.pop(0) for varies in self.varies]
+
+    def met(self, inputs: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
+        """By step: the results of the first part."""
+        found = self.results(inputs, steps)
+        each = [x.unbind(0) if varies else (x,) * steps for x, varies in zip(found, self.varies, strict=True)]
+        return list(zip(*each, strict=True)) if each else [()] * steps
+
+
 def recorded(program: Callable[..., Any], examples: Sequence[Tensor]) -> Graph:
     """The graph of a program that may transform recurrences, without in-place operators."""
     graph = record(program, examples, pure=False)
-    return _pruned(record(graph, examples, pure=True) if writes(graph) else graph)
+    return _with_what_is_used(record(graph, examples, pure=True) if writes(graph) else graph).without_copies()
 
 
 class _Differentiable(torch.autograd.Function):
@@ -384,9 +457,7 @@ class _Differentiable(torch.autograd.Function):
         taken, (init, xs, constants) = saved[: own.carries], own.split(saved[own.carries :])
         t_init, t_xs, t_constants = own.split(tangents)
         start = [
-            torch.zeros_like(x) if t is None else t
-            for t, x in zip(t_init, init, strict=True)
-            if x.is_floating_point()
+            torch.zeros_like(x) if t is None else t for t, x in zip(t_init, init, strict=True) if x.is_floating_point()
         ]
         moved = [t is not None for t in (*t_xs, *t_constants)]
         push = own.pushforward(moved)
@@ -431,8 +502,8 @@ def _run(flat: list[Tensor], recurrence: int) -> list[Tensor]:
     return [x.clone() for x in found]  # none may be an argument
 
 
-def _node(fixed: bool, flat: list[Tensor], recurrence: int) -> tuple[Any, tuple[Any, ...], Any, bool]:
-    own = _known[recurrence]
+def _node(fixed: bool, decomposed: bool, flat: list[Tensor], recurrence: int) -> tuple[Any, tuple[Any, ...], Any, bool]:
+    own = _known[recurrence].readable if decomposed else _known[recurrence]
     init, xs, constants = own.split(flat)
     given = (list(init), list(xs), list(constants))
     if fixed:
@@ -465,13 +536,13 @@ def _scanned(
     return [x.new_zeros(x.shape) for x in left[:count]] + many
 
 
-OPAQUE[torch.ops.gradoracle.entered.default] = lambda fixed, x, sliced: (
+OPAQUE[torch.ops.gradoracle.entered.default] = lambda fixed, decomposed, x, sliced: (
     torch.ops.gradoracle.entered.default,
     (x, sliced),
     _entered(x, sliced),
     False,
 )
-OPAQUE[torch.ops.gradoracle.scanned.default] = lambda fixed, *args: (
+OPAQUE[torch.ops.gradoracle.scanned.default] = lambda fixed, decomposed, *args: (
     torch.ops.gradoracle.scanned.default,
     args,
     _scanned(*args),
@@ -496,8 +567,8 @@ def read(step: FlatStep, init: list[Tensor], xs: list[Tensor], reverse: bool) ->
 
 
 _IMPURE = (
-    "the step of a scan computes something else when it is called again; expected a pure function of its carry and slice "
-    "(no counters, no global that changes)"
+    "the step of a scan computes something else when it is called again; expected a pure function of its carry and "
+    "slice (no counters, no global that changes)"
 )
 
 
@@ -509,8 +580,8 @@ def _transformed() -> bool:
     return any(key != torch._C._functorch.TransformType.Functionalize for key in keys)
 
 
-def extracted(graph: Graph) -> Graph:
-    """The graph with each recorded scan as one node of a recurrence.
+def extracted(graph: Graph, decomposed: bool = True) -> Graph:
+    """The graph with each recorded scan as one node of a recurrence, ``decomposed`` or not as the graph is.
 
     Raises:
         RecurrenceError: a step computes something else when it is called again.
@@ -519,39 +590,42 @@ def extracted(graph: Graph) -> Graph:
     for node in scans:  # an inner one comes before the outer one
         init, xs, entered, left, again, reverse = node.args
         half = len(entered) // 2
-        body, outside = _region(graph, entered[:half], left)
-        second, other = _region(graph, entered[half:], again)
+        body, outside = _region(graph, entered[:half], left, entered[half])
+        second, other = _region(graph, entered[half:], again, node)
         if outside != other or not _same(body, second):
             raise RecurrenceError(_IMPURE)
-        recurrence = Recurrence(body, len(init), len(xs), reverse)
+        recurrence = Recurrence(body, len(init), len(xs), reverse, decomposed)
         with graph.graph.inserting_before(node):
             one = graph.graph.create_node("call_function", recurrence, (list(init), list(xs), outside))
         one.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(one)
         graph.graph.erase_node(node)
-        graph.graph.eliminate_dead_code()
-    return Graph(graph.graph, graph.constants) if scans else graph
+        pruned(graph.graph)
+        graph = Graph(graph.graph, graph.constants)
+    return graph
 
 
-def _region(graph: Graph, entered: Sequence[Node], left: Sequence[Node]) -> tuple[Graph, list[Node]]:
-    """What lies between some nodes as a graph of its own, and the nodes outside that it uses, its further inputs."""
-    inside = set(entered)
-    for node in graph.nodes:
-        if not inside.isdisjoint(node.all_input_nodes):
-            inside.add(node)
+def _region(graph: Graph, entered: Sequence[Node], left: Sequence[Node], end: Node) -> tuple[Graph, list[Node]]:
+    """What a step recorded as a graph of its own, and the nodes before it that it uses, its further inputs.
+
+    Args:
+        graph: the whole.
+        entered: the first nodes of the step, its arguments.
+        left: its results.
+        end: the first node after it.
+    """
+    order = graph.positions
     needed, waiting = set[Node](), list(left)
     outside: dict[Node, None] = {}
     while waiting:
         node = waiting.pop()
-        if node in needed:
+        if node in needed or node in entered:
             continue
         needed.add(node)
-        if node not in inside:
-            if node.op != "get_attr":
-                outside[node] = None
-        elif node not in entered:
+        if node.op == "call_function" and order[entered[0]] < order[node] < order[end]:
             waiting += node.all_input_nodes
-    order = {node: position for position, node in enumerate(graph.nodes)}
+        elif node.op != "get_attr":
+            outside[node] = None
     taken = sorted(outside, key=order.__getitem__)
     nodes, copies = Nodes(), dict[Node, Node]()
     for number, node in enumerate((*entered, *taken)):
@@ -585,7 +659,7 @@ def _same(one: Graph, other: Graph) -> bool:
     return True
 
 
-def _pruned(graph: Graph) -> Graph:
+def _with_what_is_used(graph: Graph) -> Graph:
     """The graph in which no recurrence yields what is not used."""
     changed = False
     for node in list(graph.nodes):

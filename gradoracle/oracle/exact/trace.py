@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -10,9 +11,12 @@ from gradoracle.model.recurrence import read_by
 from gradoracle.oracle.exact.graph import Graph
 from gradoracle.oracle.exact.recording import record, writes
 from gradoracle.oracle.exact.recurrence import extracted, read, recorded, recurrences
+from gradoracle.oracle.exact.rolling import rolled
+
+Program = Callable[..., Sequence[Tensor]]
 
 
-def trace(program: Callable[..., Sequence[Tensor]], *examples: Tensor) -> Graph:
+def trace(program: Program, *examples: Tensor) -> Graph:
     """Trace ``program`` to few ATen operators at the shapes of ``examples`` (float64 tensors; values are not kept).
 
     Raises:
@@ -26,11 +30,22 @@ def trace(program: Callable[..., Sequence[Tensor]], *examples: Tensor) -> Graph:
     return extracted(graph)
 
 
-def is_recurrent(graph: Graph) -> bool:
-    """Whether a graph has a recurrence: derivatives of its program are those of the graph (``differentiated``)."""
-    return next(recurrences(graph), None) is not None
+def recurrent(program: Program, *examples: Tensor) -> Graph | None:
+    """Trace a program that has scans, or loops that are long enough to be read as such; None if it has none.
+
+    Derivatives of the program are those of the graph's ``source``, traced by ``differentiated``.
+
+    Raises:
+        ValueDependent, RecurrenceError: as ``trace``.
+    """
+    with read_by(read):
+        source = record(program, examples, pure=True, decomposed=False)
+    source = rolled(extracted(source, decomposed=False))
+    if next(recurrences(source), None) is None:
+        return None
+    return replace(recorded(source, examples), source=source)
 
 
-def differentiated(program: Callable[..., Sequence[Tensor]], *examples: Tensor) -> Graph:
-    """Trace a program that transforms a recurrent graph by ``torch.func``."""
+def differentiated(program: Program, *examples: Tensor) -> Graph:
+    """Trace a program that transforms the source of a recurrent graph by ``torch.func``."""
     return recorded(program, examples)

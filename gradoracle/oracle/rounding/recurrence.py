@@ -11,7 +11,6 @@ block at once. docs/background/budgets.md derives it.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +33,7 @@ Propagate = Callable[[Graph, Sequence[Quantity], Roundoff, int], list[Quantity]]
 _LANES, _FEW_LANES = 32, 16  # samples of independent errors; fewer where what is yielded is large
 _LARGE = 1 << 19  # elements
 _FLOORS = 4  # samples of the part due to underflow
-_KEPT = 1 << 22  # elements of the carries of all steps, in all lanes, that are kept rather than computed again
+_KEPT = 1 << 24  # elements of the carries of all steps, with their errors, that are kept rather than computed again
 _BEYOND = 1e150  # an error that is carried at most
 _YIELDED = 100
 # linear in an operand; each bounds the size of its result from the sizes of its operands
@@ -177,7 +176,7 @@ class Reading:
     ) -> None:
         self.own, self.place, self.roundoff, self.propagate = own, place, roundoff, propagate
         self.init, self.xs, self.constants = init, xs, constants
-        self.length = xs[0].reading.length if isinstance(xs[0], Taken) else int(xs[0].value.shape[0])
+        self.length: int = xs[0].reading.length if isinstance(xs[0], Taken) else int(xs[0].value.shape[0])
         self.blocks = own.blocks(self.length)
         self.floats = [i for i, node in enumerate(own.inputs[: own.carries]) if _is_float(node)]
         self.probes = 0 if roundoff.dice is None else len(roundoff.dice.probes)
@@ -189,7 +188,7 @@ class Reading:
         self.since: int | None = None  # how many steps come before one in which something may overflow
         self._kept: dict[int, list[Quantity]] = {}
         size = sum(own.inputs[i].meta["val"].numel() for i in self.floats)
-        self._keeps = len(self.blocks) if self.length * size * max(self.lanes, 1) <= _KEPT else 1
+        self._keeps = len(self.blocks) if self.length * size * (self.probes + 4) <= _KEPT else 1
 
     @property
     def lanes(self) -> int:
@@ -223,21 +222,19 @@ class Reading:
             found[block.start] = now = now * self.turned(block)
         return found
 
-    def own_errors(self, q: Quantity, position: int, block: range) -> Tensor:
-        """[L, n, *shape]: what the steps of a block round, in each lane."""
-        shape = tuple(q.value.shape[1:])
-        found = torch.empty((self.lanes, *q.value.shape), dtype=torch.float64)
-        found[: self.probes] = 0.0 if q.probes is None else q.probes - q.value
+    def own_errors(self, q: Quantity, position: int, block: range, into: Tensor) -> None:
+        """Write what the steps of a block round, in each lane, into [n, L, *shape]."""
+        shape, probes = tuple(q.value.shape[1:]), self.probes
+        into[:, :probes] = 0.0 if q.probes is None else (q.probes - q.value).transpose(0, 1)
         signs = _pattern(mixed(self.place, position), self.free, 2 * self.own.block, shape) if self.free else None
-        at, start = mixed(self.place, block.start) % self.own.block, self.probes
+        at, start = mixed(self.place, block.start) % self.own.block, probes
         for count, square in ((self.free, q.variance), (self.floors, q.floor)):
-            some = found[start : start + count]
+            some = into[:, start : start + count]
             if square is None or signs is None:
                 some.zero_()
             else:
-                torch.mul(signs[:count, at : at + len(block)], square.sqrt(), out=some)
+                torch.mul(signs[at : at + len(block), :count], square.sqrt().unsqueeze(1), out=some)
             start += count
-        return _proper(found)
 
     # ---- carries ----
 
@@ -254,30 +251,38 @@ class Reading:
         """The carries that the steps of a block take, [n, *shape] each, and those after it."""
         own = self.own
         xs = [_part(x, block) for x in self.xs]
-        taken, after = own.states(before.values, [x.value for x in xs], [c.value for c in self.constants], range(len(block)))
+        taken, after = own.states(before.values, [x.value for x in xs], [c.value for c in self.constants])
         local = self._rounded(block, taken, xs)
-        push = [self.own_errors(local[i], k, block) for k, i in enumerate(self.floats)]
-        if (moved := self._moved(block, taken, xs)) is not None:
-            push = [a.add_(b) for a, b in zip(push, moved, strict=True)]
+        order = own.order(range(len(block)))
+        lanes = [
+            torch.empty((len(block) + 1, self.lanes, *taken[i].shape[1:]), dtype=torch.float64) for i in self.floats
+        ]
+        steps = slice(0, -1) if own.reverse else slice(1, None)  # the errors that a step adds become those after it
         turned = self.turned(block)
-        lanes = [x * turned.view(-1, *[1] * (x.dim() - 1)) for x in before.lanes]
-        response = _Response.of(own, len(self.lanes_of(before)))
-        coefficients = response.coefficients(own, taken, xs, self.constants, len(block))
-        through, lanes_after = response.carried(own.order(range(len(block))), coefficients, lanes, push)
+        for k, i in enumerate(self.floats):
+            self.own_errors(local[i], k, block, lanes[k][steps])
+            start = before.lanes[k]
+            lanes[k][len(block) if own.reverse else 0] = start * turned.view(-1, *[1] * (start.dim() - 1))
+        if (moved := self._moved(block, taken, xs)) is not None:
+            for each, more in zip(lanes, moved, strict=True):
+                each[steps] += more.transpose(0, 1)
+        lanes = [_proper(each) for each in lanes]
+        response = _Response.of(own, self.lanes)
+        met = response.met([*taken, *(x.value for x in xs), *(c.value for c in self.constants)], len(block))
+        response.carry(order, met, lanes)
+        lanes = [_proper(each) for each in lanes]
+        taken_lanes = [each[1:] if own.reverse else each[:-1] for each in lanes]
         worst = bounds = None
         if before.worst is not None:
-            push_worst = [
-                torch.zeros_like(local[i].value) if local[i].worst is None else local[i].worst for i in self.floats
-            ]
-            bounds, worst = response.bounded(own.order(range(len(block))), coefficients, before.worst, push_worst)
+            added = [local[i].worst for i in self.floats]
+            push = [torch.zeros_like(taken[i]) if x is None else x for i, x in zip(self.floats, added, strict=True)]
+            bounds, worst = response.bounded(order, met, before.worst, push)
         quantities = [Quantity(value) for value in taken]
         for k, i in enumerate(self.floats):
-            quantities[i] = self._quantity(taken[i], through[k].transpose(0, 1), None if bounds is None else bounds[k])
-        return quantities, Carried(after, lanes_after, worst)
-
-    def lanes_of(self, carried: Carried) -> range:
-        """The lanes of an error."""
-        return range(len(carried.lanes[0]) if carried.lanes else 0)
+            quantities[i] = self._quantity(
+                taken[i], taken_lanes[k].transpose(0, 1), None if bounds is None else bounds[k]
+            )
+        return quantities, Carried(after, [each[0 if own.reverse else -1].clone() for each in lanes], worst)
 
     def _quantity(self, value: Tensor, lanes: Tensor, worst: Tensor | None) -> Quantity:
         """A carry with the errors of its lanes, [L, *shape]."""
@@ -319,9 +324,11 @@ class Reading:
         roundoff = self.roundoff
         inner = Roundoff(roundoff.contract, roundoff.dice, roundoff.worst, roundoff.magnify, roundoff.variances)
         found = self.propagate(graph, inputs, inner, self.place)
-        if inner.overflowing:
+        for _, mask in (each for masks in inner.overflowing.values() for each in masks):
+            steps = mask.reshape(len(block), -1).any(1).int() if len(mask) == len(block) else torch.ones(len(block))
+            first = int(steps.flip(0).argmax() if self.own.reverse else steps.argmax())
             before = self.length - block.stop if self.own.reverse else block.start
-            self.since = before if self.since is None else min(self.since, before)
+            self.since = before + first if self.since is None else min(self.since, before + first)
         return found
 
     def _moved(self, block: range, taken: Sequence[Tensor], xs: Sequence[Quantity]) -> list[Tensor] | None:
@@ -346,9 +353,7 @@ class Reading:
 
         def make() -> Graph:
             examples = [*taken, *(q.value for q in given), *lanes]
-            return recorded(
-                lambda *args: torch.vmap(torch.vmap(graph, in_dims=steps), in_dims=some)(*args), examples
-            )
+            return recorded(lambda *args: torch.vmap(torch.vmap(graph, in_dims=steps), in_dims=some)(*args), examples)
 
         batched: Graph = own.kept(("moved", tuple(moved), len(block), self.lanes), make)
         found = batched.function(*taken, *(q.value for q in given), *lanes)
@@ -404,119 +409,71 @@ class Reading:
 class _Response:
     """The part of a step that is linear in the errors of its carry.
 
-    Attributes:
-        given: a graph of the body's inputs that gives the coefficients.
-        varies: which of them differ from step to step.
-        linear: a graph of the coefficients and an error of each float carry, that gives those after the step.
+    Args:
+        own: the recurrence.
+        lanes: how many errors of each number pass through it at once.
     """
 
-    def __init__(self, own: Recurrence) -> None:
+    def __init__(self, own: Recurrence, lanes: int) -> None:
         floats = [i for i, node in enumerate(own.inputs[: own.carries]) if _is_float(node)]
-        whole = own.response(floats)
-        inputs = [node for node in whole.nodes if node.op == "placeholder"]
-        primals, tangents = inputs[: len(own.inputs)], inputs[len(own.inputs) :]
-        moving, varying = set(tangents), set(primals[: own.carries + own.sequences])
-        for node in whole.nodes:
-            if not moving.isdisjoint(node.all_input_nodes):
-                moving.add(node)
-            if not varying.isdisjoint(node.all_input_nodes):
-                varying.add(node)
-        used = dict.fromkeys(
-            x for node in whole.nodes if node in moving and node.op != "output" for x in node.all_input_nodes
-        )
-        used |= dict.fromkeys(whole.outputs)
-        coefficients = [node for node in used if node not in moving]
-        self.varies = [node in varying for node in coefficients]
-        nodes, copies = Nodes(), dict[Node, Node]()
-        for node in primals:
-            copies[node] = nodes.node_copy(node)
-        for node in whole.nodes:
-            if node.op not in ("placeholder", "output") and node not in moving:
-                copies[node] = nodes.node_copy(node, copies.__getitem__)
-        nodes.output(tuple(copies[node] for node in coefficients))
-        nodes.eliminate_dead_code()
-        self.given = Graph(nodes, whole.constants)
-        nodes, copies = Nodes(), {}
-        for number, node in enumerate((*coefficients, *tangents)):
-            copies[node] = nodes.placeholder(f"input_{number}")
-            copies[node].meta["val"] = node.meta["val"]
-        for node in whole.nodes:
-            if node.op not in ("placeholder", "output") and node in moving:
-                copies[node] = nodes.node_copy(node, copies.__getitem__)
-        nodes.output(tuple(copies[node] for node in whole.outputs))
-        self.linear = Graph(nodes, {})
-        self.floats = len(floats)
-        self.lanes = 0
+        moving = range(len(own.inputs), len(own.inputs) + len(floats))
+        self._steps = own.parts(own.response(floats), moving)
+        self._linear, self._floats, self._lanes = self._steps.parted.after, len(floats), lanes
+        self._carry = own.carries
 
     @staticmethod
     def of(own: Recurrence, lanes: int) -> _Response:
         """That of a recurrence, for this many lanes."""
-
-        def make() -> _Response:
-            found = _Response(own)
-            found.lanes = lanes
-            return found
-
-        found: _Response = own.kept(("linear", lanes), make)
+        found: _Response = own.kept(("linear", lanes), lambda: _Response(own, lanes))
         return found
 
-    def coefficients(
-        self, own: Recurrence, taken: Sequence[Tensor], xs: Sequence[Quantity], constants: Sequence[Quantity], steps: int
-    ) -> list[Tensor]:
-        """Those of all steps of a block: [n, *shape] if they vary."""
-        values = [*taken, *(x.value for x in xs), *(c.value for c in constants)]
-        found: list[Tensor] = []
-        varying = [k for k, varies in enumerate(self.varies) if varies]
-        fixed = [k for k, varies in enumerate(self.varies) if not varies]
-        results: dict[int, Tensor] = {}
-        if varying:
-            graph = own.batched(own.kept("varying", lambda: self.given.only(varying)), steps, own.along())
-            results |= zip(varying, graph.function(*values), strict=True)
-        if fixed:
-            one = [x[0] if many else x for x, many in zip(values, own.along(), strict=True)]
-            graph = own.kept("fixed", lambda: self.given.only(fixed))
-            results |= zip(fixed, graph.function(*one), strict=True)
-        for k in range(len(self.varies)):
-            x = results[k]
-            if x.is_floating_point() and not all_finite(x):
-                x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
-            found.append(x)
-        return found
+    def met(self, inputs: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
+        """By step of a block: the coefficients."""
+        found = self._steps.results([*inputs, *[inputs[0]] * self._floats], steps)
+        finite = [
+            x if not x.is_floating_point() or all_finite(x) else torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+            for x in found
+        ]
+        each = [x.unbind(0) if varies else (x,) * steps for x, varies in zip(finite, self._steps.varies, strict=True)]
+        return list(zip(*each, strict=True)) if each else [()] * steps
 
     @functools.cached_property
     def _in_lanes(self) -> Callable[..., tuple[Tensor, ...]]:
-        inputs = [node for node in self.linear.nodes if node.op == "placeholder"]
-        count = len(inputs) - self.floats
-        shapes = [(node.meta["val"].shape, node.meta["val"].dtype) for node in inputs]
-        examples = [torch.zeros(s, dtype=d) for s, d in shapes[:count]]
-        examples += [torch.zeros((self.lanes, *s), dtype=d) for s, d in shapes[count:]]
-        dims = tuple([None] * count + [0] * self.floats)
-        return recorded(lambda *args: torch.vmap(self.linear, in_dims=dims)(*args), examples).function
+        count = len(self._linear.inputs) - self._floats
+        values = [node.meta["val"] for node in self._linear.inputs]
+        examples = [torch.zeros(x.shape, dtype=x.dtype) for x in values[:count]]
+        examples += [torch.zeros((self._lanes, *x.shape), dtype=x.dtype) for x in values[count:]]
+        dims = tuple([None] * count + [0] * self._floats)
+        return recorded(lambda *args: torch.vmap(self._linear, in_dims=dims)(*args), examples).function
 
-    def carried(
-        self, order: range, coefficients: Sequence[Tensor], lanes: Sequence[Tensor], push: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The lanes that each step takes, [n, L, *shape], and those after the last."""
-        now, function = tuple(lanes), self._in_lanes
-        steps = [x.unbind(0) if varies else None for x, varies in zip(coefficients, self.varies, strict=True)]
-        more = [x.unbind(1) for x in push]
-        taken: list[list[Tensor]] = [[] for _ in now]
-        add = torch.add
+    def carry(self, order: range, met: Sequence[tuple[Tensor, ...]], lanes: Sequence[Tensor]) -> None:
+        """Add to the errors of each step, [n + 1, L, *shape], what is left of those before it.
+
+        The first errors are at the end where the order begins; each step's own come next to those that it takes.
+        """
+        if not self._lanes or not self._floats:
+            return
+        function = self._in_lanes
+        slots = list(zip(*(each.unbind(0) for each in lanes), strict=True))
+        before, after = (1, 0) if order.step < 0 else (0, 1)
+        now = slots[order[0] + before]
+        if self._floats == 1:
+            for at in order:
+                slot = slots[at + after]
+                slot[0].add_(function(*met[at], *now)[0])
+                now = slot
+            return
         for at in order:
-            for each, x in zip(taken, now, strict=True):
-                each.append(x)
-            given = [x if s is None else s[at] for s, x in zip(steps, coefficients, strict=True)]
-            after = function(*given, *now)
-            now = tuple([add(x, m[at]) for x, m in zip(after, more, strict=True)])
-        back = order.step < 0
-        stacked = [_proper(torch.stack(each[::-1] if back else each)) for each in taken]
-        return stacked, [_proper(x) for x in now]
+            slot = slots[at + after]
+            for own, more in zip(slot, function(*met[at], *now), strict=True):
+                own.add_(more)
+            now = slot
 
     @functools.cached_property
     def _bounding(self) -> Callable[..., tuple[Tensor, ...]] | None:
-        """The linear part on sizes: of coefficients too, with nothing that cancels; None if an operator has no such rule."""
+        """The linear part on sizes, coefficients too, so that nothing cancels; None if an operator has no such rule."""
         nodes, copies = Nodes(), dict[Node, Node]()
-        for node in self.linear.nodes:
+        for node in self._linear.nodes:
             name = plain_name(node) if node.op == "call_function" else ""
             if name in ("neg", "sub"):
                 made = [copies[x] for x in node.args if isinstance(x, Node)]
@@ -534,11 +491,10 @@ class _Response:
         return Graph(nodes, {}).function
 
     def bounded(
-        self, order: range, coefficients: Sequence[Tensor], worst: Sequence[Tensor], push: Sequence[Tensor]
+        self, order: range, met: Sequence[tuple[Tensor, ...]], worst: Sequence[Tensor], push: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """The bounds that each step takes, [n, *shape], and those after the last."""
         function, now = self._bounding, tuple(worst)
-        sizes = [x.abs() if x.is_floating_point() else x for x in coefficients]
         taken: list[list[Tensor]] = [[] for _ in now]
         for at in order:
             for each, x in zip(taken, now, strict=True):
@@ -547,8 +503,7 @@ class _Response:
                 unbounded = any(bool(x.any()) for x in now)
                 after = tuple(torch.full_like(x, _BEYOND if unbounded else 0.0) for x in now)
             else:
-                given = [x[at] if varies else x for x, varies in zip(sizes, self.varies, strict=True)]
-                after = function(*given, *now)
+                after = function(*(x.abs() if x.is_floating_point() else x for x in met[at]), *now)
             now = tuple([torch.clamp_max(x + m[at], _BEYOND) for x, m in zip(after, push, strict=True)])
         back = order.step < 0
         return [torch.stack(each[::-1] if back else each) for each in taken], list(now)
@@ -585,8 +540,8 @@ def _signs(seed: int, count: int, shape: tuple[int, ...]) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def _pattern(seed: int, count: int, steps: int, shape: tuple[int, ...]) -> Tensor:
-    """Signs of which blocks take parts."""
-    return _signs(seed, count, (steps, *shape))
+    """[steps, count, *shape] signs, of which blocks take parts."""
+    return _signs(seed, steps, (count, *shape))
 
 
 def recurrence(
