@@ -78,6 +78,9 @@ def writes(graph: Graph) -> bool:
     return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
+_OF_SHAPE = {_aten.squeeze_.dim: _aten.squeeze.dims, _aten.unsqueeze_.default: _aten.unsqueeze.default}
+
+
 class _Recorder(TorchDispatchMode):
     """Records each operator that reaches the backend; a tensor holds its node in an attribute."""
 
@@ -134,6 +137,8 @@ class _Recorder(TorchDispatchMode):
             self._mark(value, node, sources if constant else (node,))
             return value
         value = func(*args, **kwargs)
+        if func in _OF_SHAPE:  # no number is written
+            func, given = _OF_SHAPE[func], (given[0], [given[1]] if func is _aten.squeeze_.dim else given[1])
         if _is_tensors(value):
             self._mark(value, self.nodes.create_node("call_function", func, given, named), sources)
         return value

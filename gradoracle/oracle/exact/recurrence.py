@@ -659,6 +659,14 @@ def _same(one: Graph, other: Graph) -> bool:
     return True
 
 
+def prepared(graph: Graph) -> None:
+    """Decompose the recurrences of a graph before it is recorded; within a recording no in-place operator can go."""
+    for own in recurrences(graph):
+        prepared(own.body)
+        for each in (own, own.keeping_carries):
+            _ = each.readable
+
+
 def _with_what_is_used(graph: Graph) -> Graph:
     """The graph in which no recurrence yields what is not used."""
     changed = False

@@ -10,7 +10,7 @@ from torch import Tensor
 from gradoracle.model.recurrence import read_by
 from gradoracle.oracle.exact.graph import Graph
 from gradoracle.oracle.exact.recording import record, writes
-from gradoracle.oracle.exact.recurrence import extracted, read, recorded, recurrences
+from gradoracle.oracle.exact.recurrence import extracted, prepared, read, recorded, recurrences
 from gradoracle.oracle.exact.rolling import rolled
 
 Program = Callable[..., Sequence[Tensor]]
@@ -43,6 +43,7 @@ def recurrent(program: Program, *examples: Tensor) -> Graph | None:
     source = rolled(extracted(source, decomposed=False))
     if next(recurrences(source), None) is None:
         return None
+    prepared(source)
     return replace(recorded(source, examples), source=source)
 
 
