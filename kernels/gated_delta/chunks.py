@@ -25,8 +25,8 @@ BLOCK = tl.constexpr(16)
 """Rows of the blocks that a chunk is inverted by: the least that a dot takes."""
 
 RATE = tl.constexpr(LOG2E)
-FLOOR = tl.constexpr(-1024.0)
-"""Below this log2 of a decay it is this: 0 all the same, and a sum of 64 of them still has exact differences."""
+FLOOR = tl.constexpr(-2048.0)
+"""Below this log2 of a decay it is this: 0 all the same, in float64 too, and a sum of 64 of them is at most 2^17."""
 
 
 @triton.jit

@@ -77,7 +77,7 @@ def launch(
         "VALUES": wide,
         "BLOCK_VALUE": block_value,
         "BLOCK_FEATURE": min(blocks.feature, narrow),
-        "ALIGNED": _specialised(problem) and _aligned(rows),
+        "ALIGNED": _specialised(problem) and _aligned(problem, rows),
         "PRECISION": problem.precision,
         "SOLVE": solve_of(problem.dots),
     }
@@ -119,6 +119,6 @@ def _blocks(problem: Problem, part: str) -> Blocks:
     return of_part(problem.blocks, part, problem.dots, widest, capability_of(problem.device))
 
 
-def _aligned(rows: Sequence[torch.Tensor]) -> bool:
-    """Return whether rows are contiguous, of 16 n elements, and start at multiples of 16."""
-    return all(tensor.shape[3] % 16 == 0 and rows_aligned(tensor) for tensor in rows)
+def _aligned(problem: Problem, rows: Sequence[torch.Tensor]) -> bool:
+    """Return whether D and Dv, which results have too, are multiples of 16, and rows contiguous from multiples on."""
+    return problem.features % 16 == 0 == problem.value_features % 16 and all(rows_aligned(tensor) for tensor in rows)

@@ -47,8 +47,8 @@ def decay_places(decays, index, chunks, rows, CHUNK: tl.constexpr):
 
 @triton.jit
 def parts(total):
-    """Return float64 numbers as float32: multiples of 1/256, whose differences are exact up to 2^16, and the rest."""
-    high = tl.floor(total * 256.0 + 0.5) / 256.0
+    """Return float64 numbers as float32: multiples of 1/128, whose differences are exact up to 2^17, and the rest."""
+    high = tl.floor(total * 128.0 + 0.5) / 128.0
     return high.to(tl.float32), (total - high).to(tl.float32)
 
 
@@ -57,7 +57,7 @@ def power(high, low):
     """Return 2^(high + low), as precise as exp2 whatever `high` is, for |low| up to 1/256."""
     small = low * LN2
     whole = tl.exp2(high)
-    return whole + whole * (small + 0.5 * small * small)
+    return whole + whole * (small + small * small * (0.5 + small * (1.0 / 6.0)))
 
 
 @triton.jit
