@@ -33,13 +33,13 @@ class Blocks(NamedTuple):
 BLOCKS: dict[str, Blocks] = {
     "short": Blocks(16, value=16, feature=32),
     "narrow": Blocks(32, value=32, feature=32),
-    "square": Blocks(64, value=64, feature=64),
+    "square": Blocks(64, value=64, feature=32),
 }
 """Every shipped configuration by name; `blocks=` forces one on every pass. `fitting` says which fit a dtype."""
 AUTOMATIC: dict[str, Blocks] = {
     "16 bit": BLOCKS["square"],
     "ieee": BLOCKS["narrow"],
-    "split": BLOCKS["square"]._replace(value=32, feature=32),
+    "split": BLOCKS["square"]._replace(value=32),
 }
 """By kind of dots what a GPU has where nothing is forced; a row of `tuned` says more of each pass."""
 

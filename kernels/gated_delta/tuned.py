@@ -1,4 +1,4 @@
-"""Tiles of every pass by capability, kind of dots and width."""
+"""Tiles of every pass by capability, kind of dots and width; benchmarks/tuning_gated_delta.py times others."""
 
 from __future__ import annotations
 
@@ -18,17 +18,102 @@ PARTS = ("inverse", "states", "output", "local", "costates", "gradients")
 
 TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     # capability, kind of dots, width
-    (capability, dots, width): (
+    ((9, 0), "16 bit", 64): (
         Tiles(32, 32, 1, 1),  # inverse
         Tiles(32, 32, 4, 2),  # states
         Tiles(64, 32, 4, 1),  # output
         Tiles(64, 32, 4, 1),  # local
+        Tiles(32, 32, 4, 2),  # costates
+        Tiles(32, 32, 4, 1),  # gradients
+    ),
+    ((9, 0), "16 bit", 128): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(32, 32, 4, 2),  # states
+        Tiles(64, 32, 4, 1),  # output
+        Tiles(128, 32, 4, 1),  # local
+        Tiles(32, 32, 4, 2),  # costates
+        Tiles(32, 32, 4, 1),  # gradients
+    ),
+    ((9, 0), "ieee", 64): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(16, 32, 4, 1),  # states
+        Tiles(16, 32, 4, 1),  # output
+        Tiles(32, 32, 4, 1),  # local
+        Tiles(16, 32, 4, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((9, 0), "ieee", 128): (
+        Tiles(32, 32, 4, 1),  # inverse
+        Tiles(16, 32, 8, 1),  # states
+        Tiles(16, 32, 8, 1),  # output
+        Tiles(32, 32, 8, 1),  # local
+        Tiles(16, 32, 8, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((9, 0), "split", 64): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(32, 32, 4, 1),  # states
+        Tiles(32, 32, 4, 1),  # output
+        Tiles(32, 32, 4, 1),  # local
+        Tiles(16, 32, 4, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((9, 0), "split", 128): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(16, 32, 4, 1),  # states
+        Tiles(32, 32, 4, 1),  # output
+        Tiles(32, 32, 4, 1),  # local
+        Tiles(16, 32, 4, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((8, 0), "16 bit", 64): (
+        Tiles(32, 32, 1, 1),  # inverse
+        Tiles(32, 32, 4, 1),  # states
+        Tiles(64, 32, 4, 1),  # output
+        Tiles(64, 32, 4, 1),  # local
         Tiles(32, 32, 4, 1),  # costates
         Tiles(32, 32, 4, 1),  # gradients
-    )
-    for capability in ((8, 0), (9, 0))
-    for dots in ("16 bit", "ieee", "split")
-    for width in (64, 128)
+    ),
+    ((8, 0), "16 bit", 128): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(32, 32, 4, 1),  # states
+        Tiles(64, 32, 4, 1),  # output
+        Tiles(64, 32, 4, 1),  # local
+        Tiles(32, 32, 4, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((8, 0), "ieee", 64): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(16, 32, 4, 1),  # states
+        Tiles(16, 32, 4, 1),  # output
+        Tiles(32, 32, 4, 1),  # local
+        Tiles(16, 32, 4, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((8, 0), "ieee", 128): (
+        Tiles(32, 32, 4, 1),  # inverse
+        Tiles(16, 32, 8, 1),  # states
+        Tiles(16, 32, 8, 1),  # output
+        Tiles(32, 32, 8, 1),  # local
+        Tiles(16, 32, 8, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((8, 0), "split", 64): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(16, 32, 4, 1),  # states
+        Tiles(32, 32, 4, 1),  # output
+        Tiles(32, 32, 4, 1),  # local
+        Tiles(16, 32, 4, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
+    ((8, 0), "split", 128): (
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(16, 32, 4, 1),  # states
+        Tiles(32, 32, 4, 1),  # output
+        Tiles(32, 32, 4, 1),  # local
+        Tiles(16, 32, 4, 1),  # costates
+        Tiles(32, 16, 8, 1),  # gradients
+    ),
 }
 
 

@@ -112,7 +112,9 @@ def test_a_state_that_grows_does_not_overflow_on_the_way(blocks: str) -> None:
     given = tensors(1, 1, 60, 4, 4)
     given[3][:] = 1.4
     given[3][:, :, ::2] *= -1
-    given[3][:, :, 20:40] = 3.0  # e^G_i e^-G_j would be beyond float32, which ends at e^88.7, with the cotangent's share
+    given[3][:, :, 20:40] = (
+        3.0  # e^G_i e^-G_j would be beyond float32, which ends at e^88.7, with the cotangent's share
+    )
     exact = truth(given[:6], given[6:], SCALE)
     found = results(lambda *x: kernel(*x, blocks=kernels.BLOCKS[blocks]), given[:6], given[6:])
     for name, each, true in zip(NAMES, found, exact, strict=True):
