@@ -57,7 +57,8 @@ FLOAT: dict[str, tuple[str, ...]] = {
     "gradients": ("32/16/4/1", "32/16/8/1", "32/32/4/1", "32/32/8/1"),
 }
 FLOAT["costates"], FLOAT["local"] = FLOAT["states"], FLOAT["output"]
-CANDIDATES = {"16 bit": HALF, "split": FLOAT, "ieee": FLOAT}
+SPLIT = dict.fromkeys(FLOAT, ("16/16/2/1", "32/16/2/1", "16/32/2/1", "32/32/2/1", "16/16/1/1"))
+CANDIDATES = {"16 bit": HALF, "split": SPLIT, "ieee": FLOAT}
 """value / feature / warps / stages"""
 COLUMNS = ("card", "capability", "triton", "dots", "width", "part", "tiles", "milliseconds", "reason")
 APART = {"16 bit": 2.0**-7, "split": 2.0**-9, "ieee": 2.0**-18}  # of the norm of a result; beyond it one is wrong

@@ -13,6 +13,10 @@ from .tuned import PARTS, TUNED, tuned_for
 CHUNKS = (16, 32, 64)
 """Rows that a chunk may have: a chunk is inverted by blocks of 16 rows, of which it has one, two or four."""
 
+SPLIT_WARPS = 2
+"""Warps of a program of float32 on tensor cores at most: four take wgmma, of which ptxas 12.8, that of Triton 3.6 and
+3.7, makes wrong code in some of lightning's passes (results/h100/wgmma_of_ptxas.txt)."""
+
 
 class Blocks(NamedTuple):
     """One block configuration of a gated delta kernel.
@@ -39,7 +43,7 @@ BLOCKS: dict[str, Blocks] = {
 AUTOMATIC: dict[str, Blocks] = {
     "16 bit": BLOCKS["square"],
     "ieee": BLOCKS["narrow"],
-    "split": BLOCKS["square"]._replace(value=32),
+    "split": BLOCKS["narrow"],
 }
 """By kind of dots what a GPU has where nothing is forced; a row of `tuned` says more of each pass."""
 
@@ -94,9 +98,13 @@ def of_part(blocks: Blocks, part: str, dots: str, features: int, capability: tup
     return blocks._replace(**tiles._asdict())
 
 
-def few_warps(blocks: Blocks, part: str) -> Blocks:
-    """Return blocks that are forced, with the one warp that a chunk is inverted by."""
-    return blocks._replace(num_warps=1) if part == "inverse" else blocks
+def few_warps(blocks: Blocks, part: str, dots: str) -> Blocks:
+    """Return blocks that are forced, with no more warps than a pass or its kind of dots may have.
+
+    A chunk is inverted by one. Dots of float32 on tensor cores have `SPLIT_WARPS` at most.
+    """
+    most = 1 if part == "inverse" else SPLIT_WARPS if dots == "split" else blocks.num_warps
+    return blocks._replace(num_warps=min(blocks.num_warps, most))
 
 
 def workspace_bytes(

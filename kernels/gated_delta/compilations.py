@@ -39,7 +39,7 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
         return []
     held = getattr(torch, dtype)
     found = [
-        compilation(part, dtype, max(WIDTHS), label, few_warps(blocks, part), aligned=False)
+        compilation(part, dtype, max(WIDTHS), label, few_warps(blocks, part, dots_of(held, "ieee")), aligned=False)
         for label, blocks in fitting(held).items()
         for part in PASSES
     ]

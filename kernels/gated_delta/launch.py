@@ -114,7 +114,7 @@ def _blocks(problem: Problem, part: str) -> Blocks:
     if interpreted():
         return problem.blocks
     if problem.forced:
-        return few_warps(problem.blocks, part)
+        return few_warps(problem.blocks, part, problem.dots)
     widest = max(problem.features, problem.value_features)
     return of_part(problem.blocks, part, problem.dots, widest, capability_of(problem.device))
 

@@ -51,20 +51,20 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
         Tiles(32, 16, 8, 1),  # gradients
     ),
     ((9, 0), "split", 64): (
-        Tiles(32, 32, 2, 1),  # inverse
-        Tiles(32, 32, 4, 1),  # states
-        Tiles(32, 32, 4, 1),  # output
-        Tiles(32, 32, 4, 1),  # local
-        Tiles(16, 32, 4, 1),  # costates
-        Tiles(32, 16, 8, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # inverse
+        Tiles(16, 16, 2, 1),  # states
+        Tiles(32, 16, 2, 1),  # output
+        Tiles(32, 16, 2, 1),  # local
+        Tiles(16, 16, 2, 1),  # costates
+        Tiles(32, 16, 2, 1),  # gradients
     ),
     ((9, 0), "split", 128): (
-        Tiles(32, 32, 2, 1),  # inverse
-        Tiles(16, 32, 4, 1),  # states
-        Tiles(32, 32, 4, 1),  # output
-        Tiles(32, 32, 4, 1),  # local
-        Tiles(16, 32, 4, 1),  # costates
-        Tiles(32, 16, 8, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # inverse
+        Tiles(16, 16, 2, 1),  # states
+        Tiles(32, 16, 2, 1),  # output
+        Tiles(32, 16, 2, 1),  # local
+        Tiles(16, 16, 2, 1),  # costates
+        Tiles(32, 16, 2, 1),  # gradients
     ),
     ((8, 0), "16 bit", 64): (
         Tiles(32, 32, 1, 1),  # inverse
@@ -99,20 +99,20 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
         Tiles(32, 16, 8, 1),  # gradients
     ),
     ((8, 0), "split", 64): (
-        Tiles(32, 32, 2, 1),  # inverse
-        Tiles(16, 32, 4, 1),  # states
-        Tiles(32, 32, 4, 1),  # output
-        Tiles(32, 32, 4, 1),  # local
-        Tiles(16, 32, 4, 1),  # costates
-        Tiles(32, 16, 8, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # inverse
+        Tiles(16, 16, 2, 1),  # states
+        Tiles(32, 16, 2, 1),  # output
+        Tiles(32, 16, 2, 1),  # local
+        Tiles(16, 16, 2, 1),  # costates
+        Tiles(32, 16, 2, 1),  # gradients
     ),
     ((8, 0), "split", 128): (
-        Tiles(32, 32, 2, 1),  # inverse
-        Tiles(16, 32, 4, 1),  # states
-        Tiles(32, 32, 4, 1),  # output
-        Tiles(32, 32, 4, 1),  # local
-        Tiles(16, 32, 4, 1),  # costates
-        Tiles(32, 16, 8, 1),  # gradients
+        Tiles(32, 16, 2, 1),  # inverse
+        Tiles(16, 16, 2, 1),  # states
+        Tiles(32, 16, 2, 1),  # output
+        Tiles(32, 16, 2, 1),  # local
+        Tiles(16, 16, 2, 1),  # costates
+        Tiles(32, 16, 2, 1),  # gradients
     ),
 }
 

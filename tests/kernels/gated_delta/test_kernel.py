@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import torch
 from gradoracle.kernels import gated_delta as kernels
+from gradoracle.kernels.gated_delta.blocks import AUTOMATIC, few_warps, of_part
+from gradoracle.kernels.gated_delta.compilations import compilations
 from gradoracle.kernels.gated_delta.guardrails import check, check_cotangents
+from gradoracle.kernels.gated_delta.tuned import PARTS, TUNED
 from sweeps import covering, slow
 
 from tests.kernels.assertions import assert_refused, assert_same_bits
@@ -242,6 +245,36 @@ def test_the_workspace_is_what_is_allocated(T: int, D: int, Dv: int, chunk: int,
         kept -= own  # what forward keeps is there already
     sizes = {"batch": 1, "heads": 2, "rows": T, "features": D, "value_features": Dv, "chunk": chunk, "itemsize": 2}
     assert sum(made.values()) - kept == kernels.workspace_bytes(**sizes, backward=backward)
+
+
+def test_tiles_of_every_pass_keep_the_chunk() -> None:
+    assert set(TUNED) == set(itertools.product(((8, 0), (9, 0)), AUTOMATIC, (64, 128)))
+    for (capability, dots, width), row in TUNED.items():
+        assert len(row) == len(PARTS)
+        for part, tiles in zip(PARTS, row, strict=True):
+            chosen = of_part(AUTOMATIC[dots], part, dots, width, capability)
+            assert chosen == (AUTOMATIC[dots].chunk, *tiles)
+            assert tiles.value & (tiles.value - 1) == 0 == tiles.feature & (tiles.feature - 1)
+            assert tiles.num_warps <= (2 if dots == "split" else 8)
+    assert of_part(AUTOMATIC["ieee"], "states", "ieee", 65, (12, 0)) == (32, *TUNED[(8, 0), "ieee", 128][1])
+
+
+def test_forced_blocks_have_few_warps_where_more_are_wrong_or_idle() -> None:
+    square = kernels.BLOCKS["square"]
+    assert few_warps(square, "states", "16 bit") == square
+    assert few_warps(square, "states", "split").num_warps == 2
+    assert few_warps(square, "inverse", "16 bit").num_warps == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_compilations_name_every_pass_of_every_configuration(dtype: str) -> None:
+    found = [name for name, *_ in compilations(dtype)]
+    configurations = [*kernels.fitting(getattr(torch, dtype)), "automatic"]
+    expected = {f"{part}, D = Dv = 128, {label}" for part in PARTS for label in configurations}
+    assert expected <= set(found) and len(found) == len(set(found)), "each once"
+    assert ("square" in configurations) == (dtype != "float32")
+    assert any("tf32" in name for name in found) == (dtype == "float32")
+    assert compilations("float64") == []
 
 
 def test_a_second_derivative_and_forward_mode_are_refused() -> None:
