@@ -62,6 +62,16 @@ def padded(features: int) -> int:
     return max(32, triton.next_power_of_2(features))
 
 
+def feature_columns(blocks: Blocks, dots: str, width: int) -> int:
+    """Return how many columns of q and k, padded to `width`, a program of gradients has at a time.
+
+    In 16 bit it has all of 64: with fewer the ptxas of Triton 3.6 makes wrong code for sm_90 (dk is off by as much as it
+    is, or an address is illegal; measured on an H200, with four warps), as with 16 of 128.
+    """
+    least = min(width, 64) if dots == "16 bit" and width <= 64 else 32 if dots == "16 bit" else 16
+    return min(max(blocks.feature, least), width)
+
+
 def value_columns(blocks: Blocks, width: int) -> int:
     """Return how many columns of v, padded to `width`, a program has."""
     return min(blocks.value, width)

@@ -8,7 +8,7 @@ import torch
 
 from ..blocks import dots_of
 from . import chunks, gradients, launch, states
-from .blocks import AUTOMATIC, Blocks, few_warps, fitting, of_part
+from .blocks import AUTOMATIC, Blocks, feature_columns, few_warps, fitting, of_part
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
@@ -60,15 +60,16 @@ def compilation(
 ) -> Compilation:
     """Return one pass at D = Dv = width with one block configuration."""
     kernel = PASSES[part]
+    dots = dots_of(getattr(torch, dtype), precision)
     constants: dict[str, Any] = {
         "CHUNK": blocks.chunk,
         "WIDTH": width,
         "VALUES": width,
         "BLOCK_VALUE": min(blocks.value, width),
-        "BLOCK_FEATURE": min(blocks.feature, width),
+        "BLOCK_FEATURE": feature_columns(blocks, dots, width),
         "ALIGNED": aligned,
         "PRECISION": precision,
-        "SOLVE": launch.solve_of(dots_of(getattr(torch, dtype), precision)),
+        "SOLVE": launch.solve_of(dots),
     }
     constants = {argument: value for argument, value in constants.items() if argument in kernel.arg_names}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
