@@ -90,12 +90,14 @@ def works(dots: str, width: int, batch: int = B, heads: int = H, rows: int = T) 
         q, k, v, g, beta, scale=None, initial_state=None, return_state=False, precision=precision, blocks=None
     )
     decays, inverse = chunks.inverses(problem, k, g, beta)
-    before = states.forward_states(problem, k, v, beta, None, decays, inverse, ends=False)
+    pieces = states.forward_pieces(problem, k, v, beta, None, decays, inverse)
+    before = states.forward_states(problem, k, v, beta, None, decays, inverse, pieces, wanted=False)
     local = gradients.local_cotangents(problem, q, k, do, decays)
-    after = states.backward_states(problem, q, k, beta, do, None, decays, inverse, local, ends=False)
+    after = states.backward_states(problem, q, k, beta, do, None, decays, inverse, local, pieces, wanted=False)
     return {
         "inverse": lambda: chunks.inverses(problem, k, g, beta),
-        "states": lambda: states.forward_states(problem, k, v, beta, None, decays, inverse, ends=False),
+        "states": lambda: states.forward_states(problem, k, v, beta, None, decays, inverse, pieces, wanted=False),
+        "entries": lambda: states.forward_pieces(problem, k, v, beta, None, decays, inverse)[0],
         "output": lambda: chunks.output(problem, q, k, decays, *before[:2]),
         "local": lambda: gradients.local_cotangents(problem, q, k, do, decays),
         "costates": lambda: states.backward_states(problem, q, k, beta, do, None, decays, inverse, local, ends=False),

@@ -8,21 +8,26 @@ import torch
 
 from ..blocks import dots_of
 from . import chunks, gradients, launch, states
-from .blocks import AUTOMATIC, Blocks, feature_columns, few_warps, fitting, of_part
+from .blocks import AUTOMATIC, Blocks, fitting, forced_on, of_part
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 WIDTHS = (64, 128)
 
-PASSES: dict[str, Any] = {
-    "inverse": chunks.inverse_kernel,
-    "states": states.states_kernel,
-    "output": chunks.output_kernel,
-    "local": gradients.local_kernel,
-    "costates": states.costates_kernel,
-    "gradients": gradients.gradients_kernel,
+PASSES: dict[str, tuple[str, Any, dict[str, bool]]] = {
+    "inverse": ("inverse", chunks.inverse_kernel, {}),
+    "ends": ("states", states.states_kernel, {"KEEP": False}),
+    "entries": ("entries", states.entries_kernel, {"BACKWARD": False}),
+    "states": ("states", states.states_kernel, {"KEEP": True}),
+    "output": ("output", chunks.output_kernel, {}),
+    "local": ("local", gradients.local_kernel, {}),
+    "ends of costates": ("costates", states.costates_kernel, {"KEEP": False}),
+    "entries of costates": ("entries", states.entries_kernel, {"BACKWARD": True}),
+    "costates": ("costates", states.costates_kernel, {"KEEP": True}),
+    "gradients": ("gradients", gradients.gradients_kernel, {}),
 }
+"""By name the pass whose tiles it has, the kernel, and constants of its own."""
 
 
 def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compilation]:
@@ -39,42 +44,42 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
         return []
     held = getattr(torch, dtype)
     found = [
-        compilation(part, dtype, max(WIDTHS), label, few_warps(blocks, part, dots_of(held, "ieee")), aligned=False)
+        compilation(name, dtype, max(WIDTHS), label, forced_on(blocks, part, dots_of(held, "ieee")), aligned=False)
         for label, blocks in fitting(held).items()
-        for part in PASSES
+        for name, (part, _, _) in PASSES.items()
     ]
     for precision in ("ieee", "tf32") if held == torch.float32 else ("ieee",):
         dots = dots_of(held, precision)
         label = "automatic" if precision == "ieee" else f"automatic, {precision}"
         found += [
-            compilation(part, dtype, width, label, of_part(AUTOMATIC[dots], part, dots, width, capability),
+            compilation(name, dtype, width, label, of_part(AUTOMATIC[dots], part, dots, width, capability),
                         precision=precision)
-            for part in PASSES
+            for name, (part, _, _) in PASSES.items()
             for width in WIDTHS
         ]  # fmt: skip
     return found
 
 
 def compilation(
-    part: str, dtype: str, width: int, label: str, blocks: Blocks, *, aligned: bool = True, precision: str = "ieee"
+    name: str, dtype: str, width: int, label: str, blocks: Blocks, *, aligned: bool = True, precision: str = "ieee"
 ) -> Compilation:
     """Return one pass at D = Dv = width with one block configuration."""
-    kernel = PASSES[part]
-    dots = dots_of(getattr(torch, dtype), precision)
+    _, kernel, own = PASSES[name]
     constants: dict[str, Any] = {
+        **own,
         "CHUNK": blocks.chunk,
         "WIDTH": width,
         "VALUES": width,
         "BLOCK_VALUE": min(blocks.value, width),
-        "BLOCK_FEATURE": feature_columns(blocks, dots, width),
+        "BLOCK_FEATURE": min(blocks.feature, width),
         "ALIGNED": aligned,
         "PRECISION": precision,
-        "SOLVE": launch.solve_of(dots),
+        "SOLVE": launch.solve_of(dots_of(getattr(torch, dtype), precision)),
     }
     constants = {argument: value for argument, value in constants.items() if argument in kernel.arg_names}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
     options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
-    return f"{part}, D = Dv = {width}, {label}", kernel, signature, constants, options
+    return f"{name}, D = Dv = {width}, {label}", kernel, signature, constants, options
 
 
 def _type(argument: str, constants: dict[str, Any], dtype: str) -> str:
@@ -84,5 +89,5 @@ def _type(argument: str, constants: dict[str, Any], dtype: str) -> str:
         return "fp32"
     if argument in launch.STRIDES or argument in launch.SCALARS:
         return "i32"
-    in_float32 = ("g", "dg", "decays", *launch.STATES, "last", "dinitial")
+    in_float32 = ("g", "dg", "decays", *launch.STATES, "last", "dinitial", "own", "ends", "entries")
     return "*fp32" if argument in in_float32 else f"*{NAMES[dtype]}"

@@ -12,7 +12,7 @@ from .blocks import Blocks
 from .chunks import inverses, output
 from .gradients import gradients, local_cotangents
 from .guardrails import Problem, check, check_cotangents
-from .states import backward_states, forward_states
+from .states import Pieces, backward_states, forward_pieces, forward_states
 
 
 def gated_delta(
@@ -71,18 +71,19 @@ def _refuse(what: str) -> NoReturn:
 
 
 class _GatedDelta(torch.autograd.Function):
-    """(q, k, v, g, beta, initial) -> (o, state, decays, inverse); the last two are residuals without derivative."""
+    """(q, k, v, g, beta, initial) -> (o, state, residuals), of which those that are there have no derivative."""
 
     @staticmethod
-    def forward(q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, problem: Problem, ends: bool) -> Any:
+    def forward(q: Any, k: Any, v: Any, g: Any, beta: Any, initial: Any, problem: Problem, wanted: bool) -> Any:
         decays, inverse = inverses(problem, k, g, beta)
-        states, updates, last = forward_states(problem, k, v, beta, initial, decays, inverse, ends=ends)
-        return output(problem, q, k, decays, states, updates), last, decays, inverse
+        pieces = forward_pieces(problem, k, v, beta, initial, decays, inverse)
+        states, updates, last = forward_states(problem, k, v, beta, initial, decays, inverse, pieces, wanted=wanted)
+        return output(problem, q, k, decays, states, updates), last, decays, inverse, *pieces
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         q, k, v, _, beta, initial, ctx.problem, _ = inputs
-        ctx.mark_non_differentiable(*output[2:])
+        ctx.mark_non_differentiable(*(each for each in output[2:] if each is not None))
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, beta, initial, *output[2:])
 
@@ -91,9 +92,9 @@ class _GatedDelta(torch.autograd.Function):
         needs = ctx.needs_input_grad[:6]
         if not any(needs) or (do is None and dstate is None):
             return (None,) * 8
-        q, k, v, beta, initial, decays, inverse = ctx.saved_tensors
-        (do,) = complete((do,), (v,))
-        found = _Gradients.apply(q, k, v, beta, initial, do, dstate, decays, inverse, ctx.problem, needs)
+        *given, decays, inverse, entries, ends = ctx.saved_tensors
+        (do,) = complete((do,), (given[2],))
+        found = _Gradients.apply(*given, do, dstate, decays, inverse, entries, ends, ctx.problem, needs)
         return *spread(needs, found), None, None
 
     @staticmethod
@@ -102,22 +103,23 @@ class _GatedDelta(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """(q, k, v, beta, initial, do, dstate, decays, inverse) -> those of (dq, dk, dv, dg, dbeta, dinitial) needed."""
+    """(q, k, v, beta, initial, do, dstate, residuals) -> those of (dq, dk, dv, dg, dbeta, dinitial) that are needed."""
 
     @staticmethod
     def forward(
-        q: Any, k: Any, v: Any, beta: Any, initial: Any, do: Any, dstate: Any, decays: Any, inverse: Any,
-        problem: Problem, needs: Sequence[bool],
+        q: Any, k: Any, v: Any, beta: Any, initial: Any, do: Any, dstate: Any,
+        decays: Any, inverse: Any, entries: Any, ends: Any, problem: Problem, needs: Sequence[bool],
     ) -> tuple[Any, ...]:  # fmt: skip
         check_cotangents(problem, do, dstate)
+        pieces = Pieces(entries, ends)
         local = local_cotangents(problem, q, k, do, decays)
         costates, dsteps, dv, dinitial = backward_states(
-            problem, q, k, beta, do, dstate, decays, inverse, local, ends=needs[5]
+            problem, q, k, beta, do, dstate, decays, inverse, local, pieces, wanted=needs[5]
         )
         del local
         dq = dk = dg = dbeta = None
         if needs[0] or needs[1] or needs[3] or needs[4]:
-            states, updates, _ = forward_states(problem, k, v, beta, initial, decays, inverse, ends=False)
+            states, updates, _ = forward_states(problem, k, v, beta, initial, decays, inverse, pieces, wanted=False)
             dq, dk, dg, dbeta = gradients(problem, (q, k, v, beta), do, decays, (states, updates), (costates, dsteps))
         return asked(needs, (dq, dk, dv, dg, dbeta, dinitial))
 

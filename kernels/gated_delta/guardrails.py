@@ -10,7 +10,7 @@ import triton
 from .. import arguments
 from ..arguments import LARGEST_ROWS
 from ..blocks import dots_of
-from .blocks import CHUNKS, Blocks, choose
+from .blocks import CHUNKS, Blocks, choose, piece_chunks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PRECISIONS = ("ieee", "tf32")
@@ -21,7 +21,7 @@ class Problem(NamedTuple):
     """A checked problem: dims, options, dtype and blocks, as every kernel of the family takes them.
 
     `scale` is a plain number and `precision` that of the dots of float32. `forced` says whether the caller gave the
-    blocks, which every pass then has. `chunks` is how many chunks a sequence has.
+    blocks, which every pass then has. A sequence has `chunks` chunks, and `pieces` pieces of `piece_chunks` chunks.
     """
 
     batch: int
@@ -33,6 +33,8 @@ class Problem(NamedTuple):
     blocks: Blocks
     forced: bool
     chunks: int
+    piece_chunks: int
+    pieces: int
     dtype: torch.dtype
     precision: str
     device: torch.device
@@ -95,9 +97,11 @@ def check(
     given = _check_blocks(blocks)
     chosen = given or choose(q.dtype, dots, rows)
     chunks = triton.cdiv(rows, chosen.chunk)
+    length = piece_chunks(chosen, chunks, batch * heads, values)
     return Problem(
-        batch, heads, rows, features, values, factor, chosen, given is not None, chunks, q.dtype, dots, q.device
-    )
+        batch, heads, rows, features, values, factor, chosen, given is not None,
+        chunks, length, triton.cdiv(chunks, length), q.dtype, dots, q.device,
+    )  # fmt: skip
 
 
 def check_cotangents(problem: Problem, do: object, dstate: object) -> None:
@@ -127,5 +131,7 @@ def _check_blocks(blocks: object) -> Blocks | None:
         raise ValueError(f"blocks.chunk is {blocks.chunk!r}: expected 16, 32 or 64")
     for name in ("value", "feature"):
         arguments.block_size(f"blocks.{name}", getattr(blocks, name))
+    if not isinstance(blocks.piece, int) or blocks.piece < 0 or blocks.piece % blocks.chunk:
+        raise ValueError(f"blocks.piece is {blocks.piece!r}: expected a multiple of blocks.chunk, {blocks.chunk}, or 0")
     arguments.launchable(blocks.num_warps, blocks.num_stages)
     return blocks

@@ -10,7 +10,7 @@ import torch
 from ..blocks import capability_of, interpreted
 from ..launching import launching
 from ..tiles import rows_aligned
-from .blocks import BLOCKS, Blocks, feature_columns, few_warps, of_part, padded, value_columns
+from .blocks import BLOCKS, Blocks, forced_on, of_part, padded
 from .guardrails import Problem
 
 ROWS = ("q", "k", "v", "do")
@@ -19,11 +19,11 @@ STATES = ("initial", "dstate")
 OUTPUTS = ("o", "dq", "dk", "dv", "dg", "dbeta", "last", "dinitial")
 STRIDES = tuple(
     f"{name}_{axis}"
-    for names, axes in (((*ROWS, *STATES), "bhrc"), (SERIES, "bhr"))
+    for names, axes in ((ROWS, "bhrc"), (SERIES, "bhr"), (STATES, "bhprc"))
     for name in names
     for axis in axes
 )  # fmt: skip
-SCALARS = ("H", "T", "D", "E", "chunks", "scale", "starts", "ends")
+SCALARS = ("H", "T", "D", "E", "chunks", "piece_chunks", "pieces", "scale", "starts", "wanted")
 
 
 UNSPECIALISED: dict[str, list[str]] = {
@@ -49,6 +49,7 @@ def launch(
     states: Sequence[torch.Tensor | None] = (),
     programs: int = 1,
     columns: int = 0,
+    **constants: bool,
 ) -> None:
     """Launch a kernel with `programs` of each head, each of them for each block of columns, if it has any.
 
@@ -60,23 +61,27 @@ def launch(
         series: tensors [B, H, T], any strides.
         others: tensors that are contiguous; None where a flag says that it is not written.
         scalars: those of SCALARS that the kernel has, in its order.
-        states: states [B, H, D, Dv] of the caller, any strides; None where a flag says that there is none.
+        states: states [B, H, D, Dv] of the caller, any strides, or one of each piece [B, H, pieces, D, Dv]; None where
+            a flag says that there is none.
         programs: of each head.
         columns: of the result that is cut into blocks of columns; 0 where none is.
+        constants: of the kernel alone.
 
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
     """
     blocks = _blocks(problem, part)
     wide, narrow = padded(problem.value_features), padded(problem.features)
-    block_value = value_columns(blocks, wide)
-    absent = rows[0].new_empty(1, dtype=torch.float32) if None in (*states, *others) else None
-    constants = {
+    block_value = min(blocks.value, wide, narrow)
+    absent = None
+    if any(each is None for each in (*states, *others)):
+        absent = torch.empty(1, dtype=torch.float32, device=problem.device)
+    known: dict[str, Any] = {
         "CHUNK": blocks.chunk,
         "WIDTH": narrow,
         "VALUES": wide,
         "BLOCK_VALUE": block_value,
-        "BLOCK_FEATURE": feature_columns(blocks, problem.dots, narrow),
+        "BLOCK_FEATURE": min(blocks.feature, narrow),
         "ALIGNED": _specialised(problem) and _aligned(problem, rows),
         "PRECISION": problem.precision,
         "SOLVE": solve_of(problem.dots),
@@ -89,17 +94,26 @@ def launch(
             *series,
             *(absent if each is None else each for each in (*states, *others)),
             *(stride for each in (*rows, *series) for stride in each.stride()),
-            *(stride for each in states for stride in ((0, 0, 0, 0) if each is None else each.stride())),
+            *(stride for each in states for stride in _strides(each)),
             *scalars,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
-            **{name: value for name, value in constants.items() if name in kernel.arg_names},
+            **constants,
+            **{name: value for name, value in known.items() if name in kernel.arg_names},
         )
 
 
 def solve_of(dots: str) -> str:
     """Return the precision of the float32 dots that a chunk is inverted by: about that of float32."""
     return "ieee" if dots == "ieee" else "tf32x3"
+
+
+def _strides(state: torch.Tensor | None) -> tuple[int, ...]:
+    """Return the five strides of states of pieces, of which a single one needs none; zeros where there is none."""
+    if state is None:
+        return (0,) * 5
+    strides = state.stride()
+    return strides if len(strides) == 5 else (*strides[:2], 0, *strides[2:])
 
 
 def _specialised(problem: Problem) -> bool:
@@ -114,7 +128,7 @@ def _blocks(problem: Problem, part: str) -> Blocks:
     if interpreted():
         return problem.blocks
     if problem.forced:
-        return few_warps(problem.blocks, part, problem.dots)
+        return forced_on(problem.blocks, part, problem.dots)
     widest = max(problem.features, problem.value_features)
     return of_part(problem.blocks, part, problem.dots, widest, capability_of(problem.device))
 

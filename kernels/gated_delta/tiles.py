@@ -20,6 +20,17 @@ def program_chunk(number, H, chunks):
 
 
 @triton.jit
+def program_piece(columns, H, pieces):
+    """Return what this program computes: plane, batch, head, piece, block of columns.
+
+    There is a program for each of `columns` blocks of columns of each of `pieces` pieces of each head.
+    """
+    column, piece = tl.program_id(0) % columns, tl.program_id(0) // columns % pieces
+    index = tl.program_id(0) // columns // pieces
+    return index, index // H, index % H, piece, column
+
+
+@triton.jit
 def kept(tensor, number, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return pointers to a tile of the matrix of a number, 64-bit, of a contiguous tensor [..., ROWS, COLUMNS]."""
     return tensor + number * (ROWS * COLUMNS) + (rows[:, None] * COLUMNS + columns[None, :])
@@ -95,11 +106,11 @@ def state_places(tensor, features, values, strides):
 
 
 @triton.jit
-def load_state(tensor, batch, head, features, values, D, E, given, strides):
-    """Load a state [features, values] of a tensor [B, H, D, Dv] in float32; zeros where none is `given`."""
+def load_state(tensor, batch, head, piece, features, values, D, E, given, strides):
+    """Load a state [features, values] of a tensor [B, H, pieces, D, Dv] in float32; zeros where none is `given`."""
     there = (features < D)[:, None] & (values < E)[None, :]
-    place = tensor + (batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1])
-    pointers = state_places(place, features, values, (strides[2], strides[3]))
+    place = tensor + (batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1] + piece * strides[2])
+    pointers = state_places(place, features, values, (strides[3], strides[4]))
     return tl.load(pointers, mask=there & (given != 0), other=0.0)
 
 

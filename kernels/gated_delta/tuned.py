@@ -14,29 +14,32 @@ class Tiles(NamedTuple):
     num_stages: int
 
 
-PARTS = ("inverse", "states", "output", "local", "costates", "gradients")
+PARTS = ("inverse", "states", "entries", "output", "local", "costates", "gradients")
 
 TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     # capability, kind of dots, width
     ((9, 0), "16 bit", 64): (
         Tiles(32, 32, 1, 1),  # inverse
-        Tiles(32, 32, 4, 4),  # states
-        Tiles(128, 32, 8, 1),  # output
-        Tiles(64, 32, 2, 1),  # local
-        Tiles(16, 32, 4, 3),  # costates
-        Tiles(32, 64, 4, 1),  # gradients
+        Tiles(32, 32, 4, 2),  # states
+        Tiles(16, 16, 8, 1),  # entries
+        Tiles(64, 32, 4, 1),  # output
+        Tiles(64, 32, 4, 1),  # local
+        Tiles(32, 32, 4, 2),  # costates
+        Tiles(32, 32, 4, 1),  # gradients
     ),
     ((9, 0), "16 bit", 128): (
-        Tiles(32, 32, 1, 1),  # inverse
-        Tiles(32, 32, 4, 3),  # states
-        Tiles(128, 32, 4, 1),  # output
+        Tiles(32, 32, 2, 1),  # inverse
+        Tiles(32, 32, 4, 2),  # states
+        Tiles(16, 16, 8, 1),  # entries
+        Tiles(64, 32, 4, 1),  # output
         Tiles(128, 32, 4, 1),  # local
         Tiles(32, 32, 4, 2),  # costates
-        Tiles(32, 32, 4, 2),  # gradients
+        Tiles(32, 32, 4, 1),  # gradients
     ),
     ((9, 0), "ieee", 64): (
         Tiles(32, 32, 2, 1),  # inverse
         Tiles(16, 32, 4, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(16, 32, 4, 1),  # output
         Tiles(32, 32, 4, 1),  # local
         Tiles(16, 32, 4, 1),  # costates
@@ -45,6 +48,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((9, 0), "ieee", 128): (
         Tiles(32, 32, 4, 1),  # inverse
         Tiles(16, 32, 8, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(16, 32, 8, 1),  # output
         Tiles(32, 32, 8, 1),  # local
         Tiles(16, 32, 8, 1),  # costates
@@ -53,6 +57,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((9, 0), "split", 64): (
         Tiles(32, 16, 2, 1),  # inverse
         Tiles(16, 16, 2, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(32, 16, 2, 1),  # output
         Tiles(32, 16, 2, 1),  # local
         Tiles(16, 16, 2, 1),  # costates
@@ -61,6 +66,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((9, 0), "split", 128): (
         Tiles(32, 16, 2, 1),  # inverse
         Tiles(16, 16, 2, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(32, 16, 2, 1),  # output
         Tiles(32, 16, 2, 1),  # local
         Tiles(16, 16, 2, 1),  # costates
@@ -69,6 +75,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((8, 0), "16 bit", 64): (
         Tiles(32, 32, 1, 1),  # inverse
         Tiles(32, 32, 4, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(64, 32, 4, 1),  # output
         Tiles(64, 32, 4, 1),  # local
         Tiles(32, 32, 4, 1),  # costates
@@ -77,6 +84,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((8, 0), "16 bit", 128): (
         Tiles(32, 32, 2, 1),  # inverse
         Tiles(32, 32, 4, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(64, 32, 4, 1),  # output
         Tiles(64, 32, 4, 1),  # local
         Tiles(32, 32, 4, 1),  # costates
@@ -85,6 +93,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((8, 0), "ieee", 64): (
         Tiles(32, 32, 2, 1),  # inverse
         Tiles(16, 32, 4, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(16, 32, 4, 1),  # output
         Tiles(32, 32, 4, 1),  # local
         Tiles(16, 32, 4, 1),  # costates
@@ -93,6 +102,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((8, 0), "ieee", 128): (
         Tiles(32, 32, 4, 1),  # inverse
         Tiles(16, 32, 8, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(16, 32, 8, 1),  # output
         Tiles(32, 32, 8, 1),  # local
         Tiles(16, 32, 8, 1),  # costates
@@ -101,6 +111,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((8, 0), "split", 64): (
         Tiles(32, 16, 2, 1),  # inverse
         Tiles(16, 16, 2, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(32, 16, 2, 1),  # output
         Tiles(32, 16, 2, 1),  # local
         Tiles(16, 16, 2, 1),  # costates
@@ -109,6 +120,7 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     ((8, 0), "split", 128): (
         Tiles(32, 16, 2, 1),  # inverse
         Tiles(16, 16, 2, 1),  # states
+        Tiles(16, 16, 8, 1),  # entries
         Tiles(32, 16, 2, 1),  # output
         Tiles(32, 16, 2, 1),  # local
         Tiles(16, 16, 2, 1),  # costates

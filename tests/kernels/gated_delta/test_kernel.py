@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from gradoracle.kernels import gated_delta as kernels
-from gradoracle.kernels.gated_delta.blocks import AUTOMATIC, few_warps, of_part
-from gradoracle.kernels.gated_delta.compilations import compilations
+from gradoracle.kernels.gated_delta import chunks, gradients, states
+from gradoracle.kernels.gated_delta.blocks import AUTOMATIC, forced_on, of_part, piece_chunks
+from gradoracle.kernels.gated_delta.compilations import PASSES, compilations
 from gradoracle.kernels.gated_delta.guardrails import check, check_cotangents
 from gradoracle.kernels.gated_delta.tuned import PARTS, TUNED
 from sweeps import covering, slow
@@ -238,13 +239,59 @@ def test_the_workspace_is_what_is_allocated(T: int, D: int, Dv: int, chunk: int,
         out = kernel(*leaves, blocks=blocks)
     kept = sum(x.nbytes for x in out)
     if backward:
-        own = 8 * 2 * -(-T // chunk) * chunk + 2 * 2 * -(-T // chunk) * chunk**2
+        residuals = sum(x.nbytes for x in out[0].grad_fn.saved_tensors[5:] if x is not None)
         made.clear()
         with Allocations():
             kept = sum(x.nbytes for x in torch.autograd.grad(out, leaves, (do, dstate)))
-        kept -= own  # what forward keeps is there already
+        kept -= residuals  # which are there already
     sizes = {"batch": 1, "heads": 2, "rows": T, "features": D, "value_features": Dv, "chunk": chunk, "itemsize": 2}
-    assert sum(made.values()) - kept == kernels.workspace_bytes(**sizes, backward=backward)
+    pieces = len(range(0, T, blocks.piece)) if blocks.piece else 1
+    assert sum(made.values()) - kept == kernels.workspace_bytes(**sizes, pieces=pieces, backward=backward)
+
+
+@pytest.mark.parametrize(
+    ("heads", "T", "Dv", "chunk", "pieces"),
+    [
+        (64, 8192, 64, 64, 1),
+        (16, 8192, 128, 64, 1),
+        (16, 8192, 64, 64, 8),
+        (4, 131_072, 64, 64, 32),
+        (1, 131_072, 1, 32, 32),
+        (1, 2047, 1, 64, 2),
+        (1, 1024, 1, 64, 1),
+    ],
+)
+def test_few_heads_have_several_pieces(heads: int, T: int, Dv: int, chunk: int, pieces: int) -> None:
+    count = -(-T // chunk)
+    length = piece_chunks(kernels.Blocks(chunk), count, heads, Dv)
+    assert -(-count // length) == pieces and length * pieces >= count
+    assert piece_chunks(kernels.Blocks(chunk, piece=2 * chunk), count, heads, Dv) == max(2, -(-count // 32))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_pieces_start_from_the_states_of_the_whole_sequence(backward: bool) -> None:
+    q, k, v, g, beta, initial, do, dstate = tensors(1, 2, 150, 5, 7, decay=0.01)
+    options: dict[str, Any] = {"scale": 1.0, "initial_state": initial, "return_state": True, "precision": "ieee"}
+    whole, cut = (check(q, k, v, g, beta, **options, blocks=kernels.Blocks(16, piece=piece)) for piece in (160, 48))
+    assert (whole.pieces, cut.pieces, cut.piece_chunks) == (1, 4, 3)
+    decays, inverse = chunks.inverses(cut, k, g, beta)
+    local = gradients.local_cotangents(cut, q, k, do, decays)
+    one, several = (states.forward_pieces(each, k, v, beta, initial, decays, inverse) for each in (whole, cut))
+    assert one == (None, None) and several.entries is not None and several.entries.shape == (1, 2, 4, 32, 32)
+    if backward:
+        found, expected = (
+            states.backward_states(each, q, k, beta, do, dstate, decays, inverse, local, own, wanted=True)
+            for each, own in ((cut, several), (whole, one))
+        )
+    else:
+        found, expected = (
+            states.forward_states(each, k, v, beta, initial, decays, inverse, own, wanted=True)
+            for each, own in ((cut, several), (whole, one))
+        )
+        assert torch.allclose(several.entries, expected[0][:, :, ::3], rtol=0, atol=2e-5)
+    for a, b in zip(found, expected, strict=True):
+        assert a is not None and b is not None
+        assert a.shape == b.shape and a.abs().max() > 0.1 and torch.allclose(a, b, rtol=0, atol=5e-5)
 
 
 def test_tiles_of_every_pass_keep_the_chunk() -> None:
@@ -253,24 +300,27 @@ def test_tiles_of_every_pass_keep_the_chunk() -> None:
         assert len(row) == len(PARTS)
         for part, tiles in zip(PARTS, row, strict=True):
             chosen = of_part(AUTOMATIC[dots], part, dots, width, capability)
-            assert chosen == (AUTOMATIC[dots].chunk, *tiles)
+            assert chosen == (AUTOMATIC[dots].chunk, *tiles[:2], 0, *tiles[2:])
             assert tiles.value & (tiles.value - 1) == 0 == tiles.feature & (tiles.feature - 1)
-            assert tiles.num_warps <= (2 if dots == "split" else 8)
-    assert of_part(AUTOMATIC["ieee"], "states", "ieee", 65, (12, 0)) == (32, *TUNED[(8, 0), "ieee", 128][1])
+            assert tiles.num_warps <= (2 if dots == "split" and part != "entries" else 8)
+    tiles = TUNED[(8, 0), "ieee", 128][PARTS.index("states")]
+    assert of_part(AUTOMATIC["ieee"], "states", "ieee", 65, (12, 0)) == (32, *tiles[:2], 0, *tiles[2:])
 
 
-def test_forced_blocks_have_few_warps_where_more_are_wrong_or_idle() -> None:
+def test_forced_blocks_are_changed_where_a_pass_cannot_have_them() -> None:
     square = kernels.BLOCKS["square"]
-    assert few_warps(square, "states", "16 bit") == square
-    assert few_warps(square, "states", "split").num_warps == 2
-    assert few_warps(square, "inverse", "16 bit").num_warps == 1
+    assert forced_on(square, "states", "16 bit") == square
+    assert forced_on(square, "states", "split") == square._replace(num_warps=2)
+    assert forced_on(square, "inverse", "16 bit") == square._replace(num_warps=1)
+    assert forced_on(square, "entries", "split") == square._replace(value=16, num_warps=8)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_compilations_name_every_pass_of_every_configuration(dtype: str) -> None:
     found = [name for name, *_ in compilations(dtype)]
     configurations = [*kernels.fitting(getattr(torch, dtype)), "automatic"]
-    expected = {f"{part}, D = Dv = 128, {label}" for part in PARTS for label in configurations}
+    expected = {f"{name}, D = Dv = 128, {label}" for name in PASSES for label in configurations}
+    assert {part for part, *_ in PASSES.values()} == set(PARTS)
     assert expected <= set(found) and len(found) == len(set(found)), "each once"
     assert ("square" in configurations) == (dtype != "float32")
     assert any("tf32" in name for name in found) == (dtype == "float32")
@@ -315,6 +365,10 @@ BAD = {
     "blocks is a tuple": ({"blocks": (64, 64)}, ["blocks is (64, 64)", "gated_delta Blocks or None"]),
     "a chunk of 128": ({"blocks": kernels.Blocks(128)}, ["blocks.chunk is 128", "16, 32 or 64"]),
     "a value of 24": ({"blocks": kernels.Blocks(64, value=24)}, ["blocks.value is 24", "power of two"]),
+    "a piece of 100": (
+        {"blocks": kernels.Blocks(64, piece=100)},
+        ["blocks.piece is 100", "multiple of blocks.chunk, 64"],
+    ),
     "no warps": ({"blocks": kernels.Blocks(64, num_warps=0)}, ["blocks.num_warps is 0", "1, 2, 4, 8 or 16"]),
 }
 
