@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from families.gated_delta import FLA, OURS, Sequences, timed
+from gradoracle.kernels.blocks import tuned_for
 from gradoracle.kernels.gated_delta import chunks, gradients, states
 from gradoracle.kernels.gated_delta.guardrails import check
-from gradoracle.kernels.gated_delta.tuned import PARTS, TUNED, Tiles, tuned_for
+from gradoracle.kernels.gated_delta.tuned import PARTS, TUNED, Tiles
 
 B, H, T = 4, 16, 8192
 LENGTHS = (4096, 8192)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 import triton
 
-from ..blocks import dots_of, interpreted
-from .tuned import PARTS, TUNED, tuned_for
+from ..blocks import dots_of, interpreted, tuned_for
+from .tuned import PARTS, TUNED
 
 CHUNKS = (16, 32, 64)
 """Rows that a chunk may have: a chunk is inverted by blocks of 16 rows, of which it has one, two or four."""

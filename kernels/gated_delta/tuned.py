@@ -127,8 +127,3 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
         Tiles(32, 16, 2, 1),  # gradients
     ),
 }
-
-
-def tuned_for(capability: tuple[int, int]) -> tuple[int, int]:
-    """Return whose row serves a capability: on sm_9x that of sm_90, on any other that of sm_80."""
-    return (9, 0) if capability[0] == 9 else (8, 0)
