@@ -8,7 +8,7 @@ import torch
 
 from ..blocks import dots_of
 from . import chunks, gradients, launch, states
-from .blocks import AUTOMATIC, Blocks, fitting, forced_on, of_part
+from .blocks import AUTOMATIC, Blocks, feature_columns, fitting, forced_on, of_part
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
@@ -71,7 +71,7 @@ def compilation(
         "WIDTH": width,
         "VALUES": width,
         "BLOCK_VALUE": min(blocks.value, width),
-        "BLOCK_FEATURE": min(blocks.feature, width),
+        "BLOCK_FEATURE": feature_columns(blocks, dots_of(getattr(torch, dtype), precision), width),
         "ALIGNED": aligned,
         "PRECISION": precision,
         "SOLVE": launch.solve_of(dots_of(getattr(torch, dtype), precision)),

@@ -10,7 +10,7 @@ import torch
 from ..blocks import capability_of, interpreted
 from ..launching import launching
 from ..tiles import rows_aligned
-from .blocks import BLOCKS, Blocks, forced_on, of_part, padded
+from .blocks import BLOCKS, Blocks, feature_columns, forced_on, of_part, padded
 from .guardrails import Problem
 
 ROWS = ("q", "k", "v", "do")
@@ -81,7 +81,7 @@ def launch(
         "WIDTH": narrow,
         "VALUES": wide,
         "BLOCK_VALUE": block_value,
-        "BLOCK_FEATURE": min(blocks.feature, narrow),
+        "BLOCK_FEATURE": feature_columns(blocks, problem.dots, narrow),
         "ALIGNED": _specialised(problem) and _aligned(problem, rows),
         "PRECISION": problem.precision,
         "SOLVE": solve_of(problem.dots),

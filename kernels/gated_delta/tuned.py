@@ -20,21 +20,21 @@ TUNED: dict[tuple[tuple[int, int], str, int], tuple[Tiles, ...]] = {
     # capability, kind of dots, width
     ((9, 0), "16 bit", 64): (
         Tiles(32, 32, 1, 1),  # inverse
-        Tiles(32, 32, 4, 2),  # states
+        Tiles(32, 32, 4, 4),  # states
         Tiles(16, 16, 8, 1),  # entries
-        Tiles(64, 32, 4, 1),  # output
-        Tiles(64, 32, 4, 1),  # local
-        Tiles(32, 32, 4, 2),  # costates
-        Tiles(32, 32, 4, 1),  # gradients
+        Tiles(128, 32, 8, 1),  # output
+        Tiles(64, 32, 2, 1),  # local
+        Tiles(16, 32, 4, 3),  # costates
+        Tiles(32, 64, 4, 1),  # gradients
     ),
     ((9, 0), "16 bit", 128): (
-        Tiles(32, 32, 2, 1),  # inverse
-        Tiles(32, 32, 4, 2),  # states
+        Tiles(32, 32, 1, 1),  # inverse
+        Tiles(32, 32, 4, 3),  # states
         Tiles(16, 16, 8, 1),  # entries
-        Tiles(64, 32, 4, 1),  # output
+        Tiles(128, 32, 4, 1),  # output
         Tiles(128, 32, 4, 1),  # local
         Tiles(32, 32, 4, 2),  # costates
-        Tiles(32, 32, 4, 1),  # gradients
+        Tiles(32, 32, 4, 2),  # gradients
     ),
     ((9, 0), "ieee", 64): (
         Tiles(32, 32, 2, 1),  # inverse
