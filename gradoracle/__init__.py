@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from gradoracle.model.contract import PRESETS, Contract
     from gradoracle.model.derivative import Derivative
     from gradoracle.model.dims import Sizes, choices, multiples, sizes
-    from gradoracle.model.family import Family, IndexDomain, family
+    from gradoracle.model.domains import (
+        Bits,
+        BlockTable,
+        Distinct,
+        IndexDomain,
+        Lengths,
+        Mask,
+        Offsets,
+        Permutation,
+        Positions,
+        Seed,
+        Segments,
+    )
+    from gradoracle.model.family import Family, family
     from gradoracle.model.finding import Finding
     from gradoracle.model.kernel import Kernel, kernel
     from gradoracle.model.property import Property, property
@@ -26,17 +39,27 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
+    "Bits",
+    "BlockTable",
     "Case",
     "Contract",
     "Derivative",
+    "Distinct",
     "Evidence",
     "Family",
     "Finding",
     "GradcheckError",
     "IndexDomain",
     "Kernel",
+    "Lengths",
+    "Mask",
+    "Offsets",
+    "Permutation",
+    "Positions",
     "Property",
     "Request",
+    "Seed",
+    "Segments",
     "Severity",
     "Sizes",
     "choices",
@@ -64,7 +87,20 @@ _HOMES = {
     "model.contract": ("PRESETS", "Contract"),
     "model.derivative": ("Derivative",),
     "model.dims": ("Sizes", "choices", "multiples", "sizes"),
-    "model.family": ("Family", "IndexDomain", "family"),
+    "model.domains": (
+        "Bits",
+        "BlockTable",
+        "Distinct",
+        "IndexDomain",
+        "Lengths",
+        "Mask",
+        "Offsets",
+        "Permutation",
+        "Positions",
+        "Seed",
+        "Segments",
+    ),
+    "model.family": ("Family", "family"),
     "model.finding": ("Finding",),
     "model.kernel": ("Kernel", "kernel"),
     "model.property": ("Property", "property"),

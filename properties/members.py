@@ -19,6 +19,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing
 from gradoracle.model.derivative import as_tuple
 from gradoracle.model.dims import dim_names
+from gradoracle.model.domains import Domain, Longer, Neighbours, in_reading_order
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec
 from gradoracle.oracle.exact.definition import Undefined, evaluated
@@ -38,7 +39,8 @@ class Appended:
         seed: the seed of the new values.
         first: whether the new members come first; else they come last.
         scale: the scale of the new values.
-        more: by input of offsets (cu_seqlens), how much further it reaches. New members belong to the nearest sequence.
+        domains: the domains of the integer inputs, by name.
+        before: the sizes of all dims without the new members.
     """
 
     dims: frozenset[str]
@@ -46,26 +48,35 @@ class Appended:
     seed: int = 0
     first: bool = False
     scale: float = 1.0
-    more: Mapping[str, int] = field(default_factory=dict)
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+    before: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def after(self) -> dict[str, int]:
+        """The sizes of all dims with the new members."""
+        return {dim: size + (dim in self.dims) for dim, size in self.before.items()}
+
+    def inputs(self, family: Family, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs with new members, those of integers as their domains have them."""
+        found = {n: self.larger(t, family.signature.input(n).dims, n) for n, t in inputs.items()}
+        for name in in_reading_order(self.domains, [name for name in inputs if name in self.domains]):
+            axes = tuple(axis for axis, dim in enumerate(family.signature.input(name).dims) if dim in self.dims)
+            longer = Longer(axes, self.before, self.after, self.first)
+            found[name] = self.domains[name].extended(inputs[name], longer, Neighbours(self.domains, found))
+        return found
 
     def larger(self, tensor: Tensor, dims: Sequence[str], name: str, cotangent: bool = False) -> Tensor:
-        """The tensor with new members: scaled normal values, 0 in cotangents along silent dims, index 0 of integers.
-
-        A new offset is an empty sequence.
-        """
-        out, ends = tensor.contiguous(), name in self.more
+        """The tensor with new members: scaled normal values, 0 in cotangents along silent dims, index 0 of integers."""
+        out = tensor.contiguous()
         for axis, dim in enumerate(dims):
             if dim not in self.dims:
                 continue
-            slab = out.narrow(axis, out.shape[axis] - 1 if ends and not self.first else 0, 1)
+            slab = out.narrow(axis, 0, 1)
             if tensor.is_floating_point():
                 values = self.scale * hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
                 slab = torch.from_numpy(values).reshape(slab.shape).to(out.device, out.dtype)
                 slab = (slab.double() * 0).to(slab.dtype) if cotangent and dim in self.silent else slab
             out = torch.cat([slab, out] if self.first else [out, slab], axis)
-        if ends and self.more[name]:
-            out = out.clone()
-            out[..., 1 if self.first else -1 :] += self.more[name]
         return out
 
     def former(self, tensor: Tensor, dims: Sequence[str]) -> Tensor:
@@ -80,20 +91,43 @@ def appended(
     evidence: Evidence, dims: frozenset[str], silent: frozenset[str] = frozenset(), *, seed: int = 0, **how: Any
 ) -> Appended:
     """One more member along each of some dims of a case; ``how``: ``first`` and ``scale``."""
-    family, sizes = evidence.oracle.family, _larger(evidence, dims)
-    own = {n: domain for n, domain in family.domains.items() if domain.kind == "cu_seqlens"}
-    more = {n: domain.highest(sizes) - domain.highest(evidence.case.dims) for n, domain in own.items()}
-    return Appended(dims, silent, seed, more=more, **how)
+    return Appended(dims, silent, seed, domains=evidence.oracle.family.domains, before=evidence.case.dims, **how)
 
 
-def within_domains(evidence: Evidence, inputs: Mapping[str, Tensor], dims: frozenset[str] = frozenset()) -> bool:
-    """Whether the integers among inputs lie in their domains, with one more member along some dims."""
-    domains, sizes = evidence.oracle.family.domains, _larger(evidence, dims)
-    return not any(domains[name].fault(tensor, sizes) for name, tensor in inputs.items() if name in domains)
+def within_domains(evidence: Evidence, inputs: Mapping[str, Tensor], dims: Mapping[str, int] | None = None) -> bool:
+    """Whether the integers among inputs lie in their domains, at the case's sizes of the dims or at others."""
+    family = evidence.oracle.family
+    return not outside_domains(family, inputs, dims or evidence.case.dims)
 
 
-def _larger(evidence: Evidence, dims: frozenset[str]) -> dict[str, int]:
-    return {dim: size + (dim in dims) for dim, size in evidence.case.dims.items()}
+def outside_domains(family: Family, inputs: Mapping[str, Tensor], dims: Mapping[str, int]) -> list[str]:
+    """The names of the inputs of integers that do not lie in their domains."""
+    beside = Neighbours(family.domains, inputs)
+    own = ((name, tensor) for name, tensor in inputs.items() if name in family.domains)
+    return [name for name, tensor in own if family.domains[name].fault(tensor, dims, beside)]
+
+
+def kept_in_domains(
+    family: Family, inputs: Mapping[str, Tensor], legal: Mapping[str, Tensor], dims: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """The inputs, with ``legal`` ones in place of those of integers that have left their domains.
+
+    An input that another one reads is replaced with it, since one of both may be legal beside a former one alone.
+    """
+    found = dict(inputs)
+    while left := _left(family, found, legal, dims):
+        found |= {name: legal[name] for name in left}
+    return found
+
+
+def _left(
+    family: Family, inputs: Mapping[str, Tensor], legal: Mapping[str, Tensor], dims: Mapping[str, int]
+) -> list[str]:
+    """The inputs to replace next: those outside of their domains, then those that such a one reads."""
+    outside = outside_domains(family, inputs, dims)
+    read = [name for each in outside for name in family.domains[each].reads]
+    own, theirs = ([name for name in names if inputs[name] is not legal[name]] for names in (outside, read))
+    return own or theirs
 
 
 def rolled(tensor: Tensor, dims: Sequence[str], along: Mapping[str, int], times: int = 1) -> Tensor:
@@ -156,11 +190,12 @@ def _linked(evidence: Evidence, known: Sequence[str]) -> list[dict[str, int]]:
 def apart(evidence: Evidence) -> frozenset[str]:
     """Dims whose members have nothing to do with one another, by the definition: neither former nor later ones.
 
-    Offsets (cu_seqlens) make groups of the members that they count: one more before the first group, if that is empty,
-    is alone in it, and one more after the last is not.
+    Offsets (cu_seqlens) and their like make groups of the members that they count: one more before the first group, if
+    that is empty, is alone in it, and one more after the last is not.
     """
-    domains = [domain for domain in evidence.oracle.family.domains.values() if domain.kind == "cu_seqlens"]
-    grouped = {dim for domain in domains for dim in dim_names(str(domain.bound))}
+    family = evidence.oracle.family
+    own = ((domain, family.signature.input(name).dims) for name, domain in family.domains.items())
+    grouped = frozenset(dim for domain, dims in own for dim in domain.grouped(dims))
     return (extensible(evidence) & extensible(evidence, first=True)) - grouped
 
 
@@ -183,11 +218,22 @@ def extensible(evidence: Evidence, first: bool = False) -> frozenset[str]:
     )
 
 
+def together_extensible(evidence: Evidence, dims: frozenset[str]) -> frozenset[str]:
+    """Those of some dims along each of which a member may come last which may all have one, by the domains."""
+    inputs = evidence.sample.inputs
+    found = sorted(dims)
+    while found:
+        more = appended(evidence, frozenset(found))
+        if within_domains(evidence, more.inputs(evidence.oracle.family, inputs), more.after):
+            break
+        found.pop()
+    return frozenset(found)
+
+
 def _is_kept(evidence: Evidence, inputs: Mapping[str, Tensor], before: Sequence[Tensor], more: Appended) -> bool:
     """Whether the outputs of the former members stay as they are."""
-    signature = evidence.oracle.family.signature
-    larger = {name: more.larger(tensor, signature.input(name).dims, name) for name, tensor in inputs.items()}
-    if not within_domains(evidence, larger, more.dims):
+    larger = more.inputs(evidence.oracle.family, inputs)
+    if not within_domains(evidence, larger, more.after):
         return False
     try:
         after = _outputs(evidence, larger)

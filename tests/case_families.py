@@ -6,7 +6,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gradoracle.model.dims import choices, multiples, sizes
-from gradoracle.model.family import IndexDomain, family
+from gradoracle.model.domains import IndexDomain
+from gradoracle.model.family import family
 from gradoracle.model.kernel import Kernel
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
+from gradoracle.model import recipes
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, spread
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
@@ -115,6 +116,12 @@ class CaseSpace:
         """The integer inputs by name."""
         inputs = (spec for spec in self.signature.inputs if spec.kind == "int")
         return {spec.name: spec for spec in inputs if spec.name not in self.absent}
+
+    def recipes(self, name: str, *, integers: bool) -> Collection[str]:
+        """The recipes, of integers or of floats, that a tensor may have; of floats with any number."""
+        if integers:
+            return self.family.domains[name].recipes if name in self.integers else ()
+        return (*recipes.RECIPES, "normal:3") if name in self.floats else ()
 
     @cached_property
     def optional(self) -> tuple[str, ...]:

@@ -151,9 +151,8 @@ def _focuses(within: CaseSpace) -> Iterator[Focus]:
         yield Focus(f"joint {joint}", joint=joint)
     for text in (*recipes.RECIPES, "normal:p"):
         yield Focus(f"recipe {text}", recipe=("normal:3" if text == "normal:p" else text, False))
-    if within.integers:
-        for text in recipes.INDEX_RECIPES:
-            yield Focus(f"recipe {text}", recipe=(text, True))
+    for text in dict.fromkeys(text for name in within.integers for text in within.recipes(name, integers=True)):
+        yield Focus(f"recipe {text}", recipe=(text, True))
     yield from _layout_focuses(within)
     for dim in within.dims:
         for name, holds in list(_SIZE_GOALS.items())[:3]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw, require_fit
-from gradoracle.model.family import IndexDomain
+from gradoracle.model.domains import Domain, Drawing, Neighbours, in_reading_order
 from gradoracle.model.signature import Signature, TensorSpec, cotangent_name, tangent_name
 from gradoracle.model.tensor_bits import Change
 
@@ -79,7 +79,7 @@ class Sample:
         return self.map(lambda tensor: layouts.moved(tensor, device))
 
 
-def build(case: Case, signature: Signature, *, domains: Mapping[str, IndexDomain] | None = None) -> Sample:
+def build(case: Case, signature: Signature, *, domains: Mapping[str, Domain] | None = None) -> Sample:
     """Build the tensors of a case: the same bits on every machine.
 
     Each tensor has a random stream of its own, named by role and name, and so does not change when another is added.
@@ -95,7 +95,8 @@ def build(case: Case, signature: Signature, *, domains: Mapping[str, IndexDomain
     require_fit(case, signature)
     present = [s for s in signature.inputs if not s.optional or s.name in case.draws]
     floats = [spec for spec in present if spec.kind == "float"]
-    inputs = {s.name: _integer(case, s, domains or {}) if s.kind == "int" else _float(case, s) for s in present}
+    whole = _integers(case, [spec for spec in present if spec.kind == "int"], domains or {})
+    inputs = {s.name: whole[s.name] if s.kind == "int" else _float(case, s) for s in present}
     tangents = {spec.name: _float(case, spec, tangent_name(spec.name), "tangent") for spec in floats}
     outputs = [spec for spec in signature.returned(case.options) if spec.kind == "float"]
     cotangents = {spec.name: _float(case, spec, cotangent_name(spec.name), "cotangent") for spec in outputs}
@@ -117,19 +118,30 @@ def _float(case: Case, spec: TensorSpec, name: str = "", role: str = "primal") -
     return layouts.apply(drawn, draw.layout)
 
 
-def _integer(case: Case, spec: TensorSpec, domains: Mapping[str, IndexDomain]) -> Tensor:
-    if spec.name not in domains:
-        raise ValueError(f"integer input {spec.name} of {case.family} has no domain; expected one in domains")
-    domain, draw = domains[spec.name], case.draws.get(spec.name, Draw("index"))
-    shape, high = spec.shape(case.dims), domain.highest(case.dims)
-    drawn = recipes.indices(draw.recipe, shape, domain.minimum, high, seed=case.seed, name=f"primal {spec.name}")
-    if domain.kind == "cu_seqlens":
-        drawn, _ = drawn.sort(-1)
-        drawn[..., 0], drawn[..., -1] = 0, high
-    if domain.ignore is not None:
-        marks = recipes.indices("index", shape, 0, 3, seed=case.seed, name=f"ignored {spec.name}")
-        drawn = drawn.masked_fill(marks == 0, domain.ignore)
-    return layouts.apply(drawn.to(whole_dtype(spec)), draw.layout)
+def _integers(case: Case, specs: Sequence[TensorSpec], domains: Mapping[str, Domain]) -> dict[str, Tensor]:
+    """The integer inputs by name; one whose domain reads another input is made after it, of the values as they lie."""
+    by_name, found = {spec.name: spec for spec in specs}, dict[str, Tensor]()
+    for name in in_reading_order(domains, list(by_name)):
+        if name not in domains:
+            raise ValueError(f"integer input {name} of {case.family} has no domain; expected one in domains")
+        found[name] = _integer(case, by_name[name], domains[name], Neighbours(domains, found))
+    return found
+
+
+def _integer(case: Case, spec: TensorSpec, domain: Domain, beside: Neighbours) -> Tensor:
+    draw, shape = case.draws.get(spec.name, Draw("index")), spec.shape(case.dims)
+    if draw.recipe not in domain.recipes:
+        raise ValueError(
+            f"the case gives {spec.name} the recipe {draw.recipe}; expected one of {', '.join(domain.recipes)}"
+        )
+    if not domain.allows(draw.layout, shape):
+        raise ValueError(
+            f"the case gives {spec.name} the layout {draw.layout}, in which values repeat; expected one that keeps "
+            f"{domain.words}"
+        )
+    dtype = whole_dtype(spec)
+    drawing = Drawing(draw.recipe, shape, case.dims, case.seed, f"primal {spec.name}", dtype, beside)
+    return layouts.apply(domain.drawn(drawing).to(dtype), draw.layout)
 
 
 def whole_dtype(spec: TensorSpec) -> torch.dtype:

@@ -18,6 +18,7 @@ from gradoracle.cases.sample import Sample, build, whole_dtype
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, is_spread, solved
 from gradoracle.model.dims import size as size_of
+from gradoracle.model.domains import Neighbours, in_reading_order
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.formats import DTYPES
@@ -270,11 +271,10 @@ def _present(
 
 def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mapping[str, int], inputs: str) -> None:
     """Refuse integers outside their domain, with which a kernel would read outside its tensors."""
-    for spec in family.signature.inputs:
-        if spec.kind != "int" or spec.name not in tensors:
-            continue
-        if fault := family.domains[spec.name].fault(tensors[spec.name], dims):
-            raise UsageError(f"{_origin(inputs)}: {spec.name} {fault}")
+    names = [spec.name for spec in family.signature.inputs if spec.kind == "int" and spec.name in tensors]
+    for name in in_reading_order(family.domains, names):
+        if fault := family.domains[name].fault(tensors[name], dims, Neighbours(family.domains, tensors)):
+            raise UsageError(f"{_origin(inputs)}: {name} {fault}")
 
 
 def _listed(names: list[str]) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -162,7 +163,7 @@ class _Ladder:
             if not name:
                 changed[where] = value
             elif value is _ABSENT:
-                del changed[where][name]
+                changed[where].pop(name, None)
             else:
                 changed[where][name] = value
         changed["dims"] = self.within.settled(self.within.ranked(changed["dims"]))
@@ -235,6 +236,8 @@ def _coarse(within: CaseSpace, case: Case) -> _Ladder:
         for dim, size in case.dims.items()
     ]
     draws: list[Part] = [("draws", name, _draws(within, name, draw)) for name, draw in case.draws.items()]
+    unnamed = (name for name in within.integers if name not in case.draws and name not in within.optional)
+    draws += [("draws", name, (*_simplest(within, name), _ABSENT)) for name in unnamed]
     options: list[Part] = [("options", n, (_ABSENT, v)) for n, v in case.options.items() if _optional(within, n)]
     known = {*within.floats, *within.integers}
     plainer = within.dtypes[: within.dtypes.index(case.dtype)] if case.dtype in within.dtypes else ()
@@ -274,14 +277,23 @@ _ROUND = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, *(2**power 
 
 
 def _draws(within: CaseSpace, name: str, own: Draw) -> Steps:
-    """Not named; then without its recipe, without layout and parameter, without one of them."""
+    """The simplest values; not named; then without its recipe, without layout and parameter, without one of them."""
     plain = Draw("index" if name in within.integers else "normal")
     bare = replace(own, recipe=own.recipe.partition(":")[0])
     flat = replace(own, layout="contiguous")
     steps = (replace(own, recipe=plain.recipe), replace(bare, layout="contiguous"), flat, bare, own)
-    named = [plain] if name in within.optional else []  # an unnamed optional input is absent
     unnamed = () if within.signature.constraints.others(name) else (_ABSENT,)  # of alternatives the one given stays
-    return (*unnamed, *dict.fromkeys((*named, *(step for step in steps if step != plain))))
+    if name in within.optional:  # one that is not named is absent
+        order = dict.fromkeys((*unnamed, *_simplest(within, name), plain, *steps))
+    else:
+        order = dict.fromkeys((*_simplest(within, name), *unnamed, *(step for step in steps if step != plain)))
+    return (*takewhile(lambda step: step != own, order), own) if own in order else tuple(order)
+
+
+def _simplest(within: CaseSpace, name: str) -> Steps:
+    """The draw of the simplest values of an integer input; none where these are the default."""
+    simplest = within.family.domains[name].simplest if name in within.integers else "index"
+    return () if simplest == "index" else (Draw(simplest),)
 
 
 def _optional(within: CaseSpace, option: str) -> bool:

@@ -198,7 +198,7 @@ def _recipes(choose: Choose[Any], within: CaseSpace, names: list[str]) -> dict[s
     texts = {name: _plain(within, name).recipe for name in names}
     for name in names:
         if name in within.integers:
-            texts[name] = choose(("index", "index", *recipes.INDEX_RECIPES))
+            texts[name] = choose(("index", "index", *within.family.domains[name].recipes))
     mode = choose(_MODES)
     joints = [joint for joint in within.joint.values() if set(joint) <= set(names)]
     if mode == "joint" and joints:
@@ -222,8 +222,8 @@ def _layouts(choose: Choose[Any], names: list[str]) -> dict[str, str]:
 
 def _fits(within: CaseSpace, name: str, layout: str, dims: Mapping[str, int]) -> bool:
     tensor = within.floats.get(name) or within.integers.get(name)
-    if name in within.integers and within.family.domains[name].kind == "cu_seqlens" and layouts.LAYOUTS[layout].repeats:
-        return False  # offsets that are all 0 reach no row
+    if name in within.integers and not within.family.domains[name].allows(layout, within.integers[name].shape(dims)):
+        return False
     return tensor is None or layouts.LAYOUTS[layout].fits(tensor.shape(dims))
 
 
@@ -256,7 +256,7 @@ def _focused_draws(
             draws = _without(draws, signature.constraints.others(each))
         draws = {each: _plain(within, each) for each in needed} | draws
         if focus.recipe:
-            able = [name for name in draws if name in (within.integers if focus.recipe[1] else within.floats)]
+            able = [name for name in draws if focus.recipe[0] in within.recipes(name, integers=focus.recipe[1])]
             texts = {choose(able): focus.recipe[0]} if able else {}
         plain = {name: _plain(within, name).recipe for name in draws}
         draws = {name: replace(draw, recipe=texts.get(name, plain[name])) for name, draw in draws.items()}

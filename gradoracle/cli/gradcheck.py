@@ -20,6 +20,7 @@ from gradoracle.execution import device as devices
 from gradoracle.execution.in_process import InProcess
 from gradoracle.execution.own_host import OwnHost
 from gradoracle.model.contract import contract as preset_of
+from gradoracle.model.domains import Domain
 from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.exit_codes import ERROR, HOLDS
 from gradoracle.model.kernel import Kernel, claims_of
@@ -59,6 +60,7 @@ def gradcheck(
     contract: str | None = None,
     claims: Iterable[str] | None = None,
     dims: Mapping[str, str] | None = None,
+    domains: Mapping[str, Domain] | None = None,
     raise_exception: bool = True,
     seed: int = 0,
 ) -> bool:
@@ -82,6 +84,8 @@ def gradcheck(
         claims: the derivatives that are judged, such as ("forward", "vjp"). By default all that the kernel offers are;
             an error in a double backward that nobody claims is a warning, too.
         dims: the dims of a tensor by its name, if equal sizes are not one dim: ``{"x": "B,2*D", "offsets": "N+1"}``.
+        domains: what an input of integers holds, by its name, if its values do not show it:
+            ``{"order": gradoracle.Permutation("T")}``.
         raise_exception: whether to raise where the check fails.
         seed: the seed of the cotangents and tangents.
 
@@ -91,10 +95,10 @@ def gradcheck(
     Raises:
         GradcheckError: a derivative is wrong, the kernel raises, no output requires grad although an input does, or
             something that should be decided could not be.
-        UsageError: inputs, reference, contract, claims or dims cannot be used.
+        UsageError: inputs, reference, contract, claims, dims or domains cannot be used.
         RuntimeError: gradoracle itself failed.
     """
-    report = report_of(kernel, inputs, reference, contract, seed, dims or {}, claims)
+    report = report_of(kernel, inputs, reference, contract, seed, dims or {}, claims, domains or {})
     if report.exit_code == ERROR:
         raise RuntimeError(render([report]))
     refusals = (reason for verdict in report.verdicts for reason in verdict.reasons)
@@ -122,6 +126,7 @@ def report_of(
     seed: int,
     dims: Mapping[str, str],
     claims: Iterable[str] | None = None,
+    domains: Mapping[str, Domain] | None = None,
 ) -> Report:
     """The report of one call of ``gradcheck``; raises UsageError as it does."""
     started = time.monotonic()
@@ -131,6 +136,7 @@ def report_of(
     device = device_of(inputs)
     devices.prepare(device)
     corrected = corrections((f"{name}={own}" for name, own in dims.items()), "dims")
+    corrected = replace(corrected, domains={**corrected.domains, **(domains or {})})
     found = derive(kernel, reference, inputs, names=names, corrections=corrected, marked=True)
     given = Given("this call", found.tensors)
     (dtype,) = found.family.dtypes

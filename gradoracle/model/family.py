@@ -7,67 +7,13 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
 from gradoracle.model.derivative import Definition
-from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive, size
+from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive
+from gradoracle.model.domains import Domain, at_most_of, declared_domains
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import OptionValue, Signature, constrained, cotangent_name, read_signature
 from gradoracle.model.wording import counted
-
-_INDEX_KINDS = ("index", "length", "cu_seqlens")
-
-
-@dataclass(frozen=True)
-class IndexDomain:
-    """The values of an integer input.
-
-    Attributes:
-        bound: a number, or a dim (or a sum such as ``T+1``), which stands for its size.
-        minimum: the smallest value.
-        kind: "index", ``minimum <= value < bound``; "length", ``minimum <= value <= bound``; or "cu_seqlens", values
-            sorted along the last dim, from 0 to ``bound``.
-        ignore: a further value outside of that range that some elements have, such as the ``ignore_index=-100`` of a
-            loss; None: there is none.
-
-    Raises:
-        ValueError: another kind.
-    """
-
-    bound: int | str
-    minimum: int = 0
-    kind: str = "index"
-    ignore: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in _INDEX_KINDS:
-            raise ValueError(f"IndexDomain has kind {self.kind!r}; expected one of {', '.join(_INDEX_KINDS)}")
-        if self.ignore is not None and self.kind == "cu_seqlens":
-            raise ValueError("IndexDomain has ignore, but offsets (cu_seqlens) are all used; expected another kind")
-
-    def highest(self, dims: Mapping[str, int]) -> int:
-        """The largest value at given sizes of the dims."""
-        bound = size(str(self.bound), dims)
-        return bound - 1 if self.kind == "index" else bound
-
-    def fault(self, values: Tensor, dims: Mapping[str, int]) -> str:
-        """What is wrong with a tensor of integers at given sizes of the dims, as the end of a sentence; "" if nothing.
-
-        It begins with a verb: ``holds 3 to 9, expected integers from 0 to 8``.
-        """
-        values, high = values.long(), self.highest(dims)
-        own = values if self.ignore is None else values[values != self.ignore]
-        if own.numel() == 0:
-            return ""
-        low, least, most = 0 if self.kind == "cu_seqlens" else self.minimum, int(own.min()), int(own.max())
-        if least < low or most > high:
-            return f"holds {least} to {most}, expected integers from {low} to {high}"
-        if self.kind == "cu_seqlens":
-            ends = (own[..., 0] == 0).all() and (own[..., -1] == high).all()
-            if not (ends and (own.diff(dim=-1) >= 0).all()):
-                return f"must rise from 0 to {high}"
-        return ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +43,7 @@ class Family:
     signature: Signature
     dims: Mapping[str, Sizes]
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
-    domains: Mapping[str, IndexDomain] = field(default_factory=dict)
+    domains: Mapping[str, Domain] = field(default_factory=dict)
     joint: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     algorithms: Mapping[str, Mapping[str, Definition]] = field(default_factory=dict)
     properties: tuple[Property, ...] = ()
@@ -131,7 +77,7 @@ def family(
     dims: Mapping[str, Sizes] | None = None,
     options: Mapping[str, Sequence[OptionValue]] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
-    domains: Mapping[str, IndexDomain] | None = None,
+    domains: Mapping[str, Domain] | None = None,
     joint: Mapping[str, Mapping[str, str]] | None = None,
     algorithms: Mapping[str, Mapping[str, Definition]] | None = None,
     properties: Sequence[Property] = (),
@@ -187,17 +133,11 @@ def family(
         strange = sorted(set(beside_large or {}) - names - set(signature.dims))
         if strange:
             raise ValueError(f"family {own}: beside_large names {strange}, which are neither dims nor tensors of it")
-        whole_inputs = [spec for spec in signature.inputs if spec.kind == "int"]
-        ranges = {s.name: IndexDomain(2) for s in whole_inputs if s.dtype == "bool"} | dict(domains or {})
-        missing = [spec.name for spec in whole_inputs if spec.name not in ranges]
-        if missing:
-            raise ValueError(
-                f"family {own}: integer inputs {missing} need a domain, such as "
-                f"domains={{{missing[0]!r}: gradoracle.IndexDomain(...)}}"
-            )
+        ranges = declared_domains(f"family {own}", signature, domains or {}, together)
         everything, signature = function, integers_apart(own, signature)
         optional = [spec.name for spec in signature.inputs if spec.optional]
-        constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)
+        at_most = at_most_of(signature, ranges)
+        constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives, at_most)
         signature = replace(signature, constraints=constraints)
         all_dims = {dim: (dims or {}).get(dim) or ordinary_sizes(dim, signature) for dim in signature.dims}
         _require_elements(own, signature, all_dims)
@@ -256,7 +196,7 @@ def _require_ranks(
     signature: Signature,
     dims: Mapping[str, Sizes],
     ranks: Mapping[str, Sizes],
-    domains: Mapping[str, IndexDomain],
+    domains: Mapping[str, Domain],
     divides: Mapping[str, str],
 ) -> None:
     """Check the numbers of dims of ``*NAME``, and that nothing needs one of these dims, which not every case has.
@@ -269,7 +209,7 @@ def _require_ranks(
             raise ValueError(f"family {own}: dims has {starred} of {found} dims; expected at most {MOST_SPREAD}")
     require_positive(f"family {own}", dims)
     maybe = {dim for several in signature.spreads.values() for dim in several}
-    bounds = {n for domain in domains.values() for n in dim_names(str(domain.bound))}
+    bounds = {n for domain in domains.values() for n in domain.dims}
     if missed := maybe & {*bounds, *divides, *divides.values()}:
         raise ValueError(f"family {own}: {min(missed)} is a bound or divides a dim, but not every case has it")
 

@@ -68,6 +68,14 @@ def normal(seed: int, name: str, count: int) -> Floats:
     return found
 
 
+def words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
+    """``count`` words of 64 bits, every pattern as likely."""
+    found = np.empty(count, np.uint64)
+    for part, own in _chunks(key(seed, name), count):
+        found[part] = own
+    return found
+
+
 def integers(seed: int, name: str, count: int, low: int, high: int) -> Integers:
     """``count`` int64 numbers uniform on low .. high - 1.
 

@@ -201,6 +201,20 @@ INDEX_RECIPES: Mapping[str, IndexRecipe] = MappingProxyType(
     }
 )
 
+# Of some domains of integers alone, which make the values themselves (``Domain.recipes``).
+DOMAIN_RECIPES: Mapping[str, str] = MappingProxyType(
+    {
+        "equal": "sequences of about equal length",
+        "empty": "every other sequence is empty",
+        "tails": "lengths about a multiple of a tile",
+        "identity": "0, 1, 2 and so on",
+        "reversed": "from the greatest value down",
+        "prefix": "the first elements of each row, and no others",
+        "clear": "no bit is set",
+        "full": "every bit is set",
+    }
+)
+_OF_INTEGERS = (*INDEX_RECIPES, *DOMAIN_RECIPES)
 
 _FLOATS: Mapping[str, Recipe] = MappingProxyType({**RECIPES, **NAMED_RECIPES})
 
@@ -212,11 +226,11 @@ def split(text: str) -> tuple[str, float | None]:
         ValueError: says what was given and what is expected.
     """
     name, colon, number = text.partition(":")
-    if name in INDEX_RECIPES and not colon:
+    if name in _OF_INTEGERS and not colon:
         return name, None
     recipe = _FLOATS.get(name)
     if recipe is None:
-        known = ", ".join((*_FLOATS, *INDEX_RECIPES))
+        known = ", ".join((*_FLOATS, *_OF_INTEGERS))
         raise ValueError(f"recipe {text!r} is unknown; expected NAME or NAME:NUMBER with NAME one of {known}")
     if recipe.parameter is None:
         if colon:
@@ -242,7 +256,7 @@ def require_kind(text: str, name: str, *, integers: bool) -> None:
     Raises:
         ValueError: names the tensor and the recipes that fit it.
     """
-    fitting: Collection[str] = INDEX_RECIPES if integers else _FLOATS
+    fitting: Collection[str] = _OF_INTEGERS if integers else _FLOATS
     if split(text)[0] not in fitting:
         holds, made = ("integers", "floats") if integers else ("floats", "integers")
         raise ValueError(
@@ -266,7 +280,7 @@ def canonical(text: str) -> str:
 def is_continuous(text: str) -> bool:
     """Whether a recipe's roundings do not line up (the rule is then local); recipes of integers count as such."""
     name, _ = split(text)
-    return name in INDEX_RECIPES or _FLOATS[name].continuous
+    return name in _OF_INTEGERS or _FLOATS[name].continuous
 
 
 def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str) -> Tensor:
@@ -295,6 +309,8 @@ def indices(text: str, shape: Sequence[int], low: int, high: int, *, seed: int, 
         ValueError: the recipe is unknown or makes floats, or the domain is empty.
     """
     require_kind(text, name, integers=True)
+    if text not in INDEX_RECIPES:
+        raise ValueError(f"tensor {name} has no recipe {text!r}; expected one of {', '.join(INDEX_RECIPES)}")
     if high < low:
         raise ValueError(f"integer tensor {name} has no possible value: its domain is {low}..{high}")
     drawn = INDEX_RECIPES[split(text)[0]].draw(tuple(shape), seed, name, low, high)

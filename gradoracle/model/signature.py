@@ -79,16 +79,21 @@ class Constraints:
         divides: dim -> the dim that it divides, such as key heads and query heads.
         together: groups of optional inputs that are all given or all absent.
         alternatives: groups of optional inputs; a case gives exactly one of each.
+        at_most: pairs of dims, or expressions of dims, of which the first is never larger: distinct indices and the
+            values that they are chosen from.
     """
 
     divides: Mapping[str, str] = field(default_factory=dict)
     together: tuple[tuple[str, ...], ...] = ()
     alternatives: tuple[tuple[str, ...], ...] = ()
+    at_most: tuple[tuple[str, str], ...] = ()
 
     def settled(
         self, dims: Mapping[str, int], sizes: Mapping[str, Sizes], fixed: Collection[str] = ()
     ) -> dict[str, int]:
-        """The sizes, changed so that ``divides`` holds: by default a divisor becomes the next smaller one that fits.
+        """The sizes, changed so that ``divides`` and ``at_most`` hold.
+
+        By default a divisor becomes the next smaller one that fits, and what is too large as large as it may be.
 
         Args:
             dims: size by dim.
@@ -96,8 +101,20 @@ class Constraints:
             fixed: dims that keep their size where the other one can change.
 
         Raises:
-            ValueError: no sizes of the two dims fit each other.
+            ValueError: no sizes of the dims fit each other.
         """
+        found = self._dividing(dims, sizes, fixed)
+        for _ in self.at_most:  # one pair may undo another
+            for low, high in self.at_most:
+                found = _bounded(found, low, high, sizes, fixed)
+            found = self._dividing(found, sizes, fixed)
+        for low, high in self.at_most:
+            if size(low, found) > size(high, found):
+                raise ValueError(f"no sizes have {low} of at most {high}, and keep the other constraints")
+        return found
+
+    def _dividing(self, dims: Mapping[str, int], sizes: Mapping[str, Sizes], fixed: Collection[str]) -> dict[str, int]:
+        """``settled`` for ``divides`` alone."""
         found = dict(dims)
         for part, whole in self.divides.items():
             small, large = found[part], found[whole]
@@ -127,8 +144,11 @@ class Constraints:
         return next((tuple(n for n in group if n != name) for group in self.alternatives if name in group), ())
 
     def comparable(self, low: str, high: str) -> bool:
-        """Whether dim ``low`` can be smaller than ``high``: a dim is never smaller than one that divides it."""
-        return self.divides.get(high) != low
+        """Whether dim ``low`` can be smaller than ``high``: a dim is never smaller than one that divides it.
+
+        Nor is one that is the most that another may be.
+        """
+        return self.divides.get(high) != low and (high, low) not in self.at_most
 
     def require(self, dims: Mapping[str, int], given: Collection[str]) -> None:
         """Check that a case keeps the constraints.
@@ -144,6 +164,11 @@ class Constraints:
         for part, whole in self.divides.items():
             if dims[whole] % dims[part]:
                 return f"{part}={dims[part]} and {whole}={dims[whole]}; expected a {part} that divides {whole}"
+        for low, high in self.at_most:
+            if size(low, dims) > size(high, dims):
+                names = dict.fromkeys((*dim_names(low), *dim_names(high)))
+                given_sizes = " and ".join(f"{dim}={dims[dim]}" for dim in names)
+                return f"{given_sizes}; expected {low} of at most {high}"
         for group in self.together:
             there, missing = ([n for n in group if (n in given) is present] for present in (True, False))
             if there and missing:
@@ -155,6 +180,35 @@ class Constraints:
         return ""
 
 
+def _bounded(
+    dims: dict[str, int], low: str, high: str, sizes: Mapping[str, Sizes], fixed: Collection[str]
+) -> dict[str, int]:
+    """The sizes, changed so that ``low`` is at most ``high``, those of ``fixed`` dims only if necessary."""
+    found, shared = dict(dims), {*dim_names(low)} & {*dim_names(high)}
+    smaller = [dim for dim in dim_names(low) if dim not in shared]
+    larger = [dim for dim in dim_names(high) if dim not in shared]
+    turns = [(dim, True) for dim in sorted(smaller, key=lambda dim: -found[dim])] + [(dim, False) for dim in larger]
+    for dim, falls in sorted(turns, key=lambda turn: turn[0] in fixed):
+        if size(low, found) <= size(high, found):
+            break
+        found[dim] = _nearest(found, dim, sizes[dim], falls, lambda own: size(low, own) <= size(high, own))
+    return found
+
+
+def _nearest(
+    dims: Mapping[str, int], dim: str, sizes: Sizes, falls: bool, fits: Callable[[Mapping[str, int]], bool]
+) -> int:
+    """The next size of a dim down (or up) that fits; the last one in that direction where none does."""
+    most = sizes.smallest if falls else sizes.biggest
+    allowed = sorted(sizes.choices or range(sizes.smallest, max(sizes.biggest, dims[dim]) + 1, sizes.multiple))
+    steps = [n for n in allowed if n < dims[dim]][::-1] if falls else [n for n in allowed if n > dims[dim]]
+    first, last = 0, len(steps)
+    while first < last:  # the expressions rise with every dim
+        middle = (first + last) // 2
+        first, last = (first, middle) if fits({**dims, dim: steps[middle]}) else (middle + 1, last)
+    return steps[first] if first < len(steps) else steps[-1] if steps else most
+
+
 def constrained(
     name: str,
     dims: Sequence[str],
@@ -162,6 +216,7 @@ def constrained(
     divides: Mapping[str, str],
     together: Sequence[Sequence[str]],
     alternatives: Sequence[Sequence[str]] = (),
+    at_most: Sequence[tuple[str, str]] = (),
 ) -> Constraints:
     """The constraints of a family.
 
@@ -183,7 +238,10 @@ def constrained(
             )
             raise ValueError(f"family {name}: {option} names {', '.join(needed)}; {expected}")
     return Constraints(
-        dict(divides), tuple(tuple(group) for group in together), tuple(tuple(group) for group in alternatives)
+        dict(divides),
+        tuple(tuple(group) for group in together),
+        tuple(tuple(group) for group in alternatives),
+        tuple(dict.fromkeys(at_most)),
     )
 
 

@@ -20,15 +20,30 @@ import torch
 from torch import Tensor, nn
 
 from gradoracle.model.dims import Sizes, dim_names, size, solved
+from gradoracle.model.domains import (
+    DOMAINS,
+    Bits,
+    Domain,
+    IndexDomain,
+    Neighbours,
+    Offsets,
+    Segments,
+    at_most_of,
+    declared_domains,
+)
+from gradoracle.model.domains.seen import CHANCE, Seen, guesses
+from gradoracle.model.domains.written import is_written
+from gradoracle.model.domains.written import read as read_domain
 from gradoracle.model.errors import TargetError, UsageError, first_line, named
-from gradoracle.model.family import Family, IndexDomain, integers_apart, of_floats, ordinary_sizes
+from gradoracle.model.family import Family, integers_apart, of_floats, ordinary_sizes
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.modules import call_with, input_names
-from gradoracle.model.signature import Signature, TensorSpec, cotangent_name, tangent_name
+from gradoracle.model.signature import Constraints, Signature, TensorSpec, cotangent_name, tangent_name
 
 _ASKED = 1 << 24  # the largest size that may be asked for
 _MOST_FACTOR = 8
+_WIDEST = 1 << 31  # numbers in a range of integers
 _ALONE = "expected tensors as arguments of their own, passed on by a function that takes them one by one"
 
 
@@ -72,22 +87,32 @@ class Corrections:
         dims: the dims of a tensor, by its name, such as ``("B", "2*D")``.
         bounds: the dim or number below which the integers of a tensor lie, by its name.
         option: its name in messages.
+        domains: the domain of a tensor of integers, by its name.
     """
 
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bounds: Mapping[str, str] = field(default_factory=dict)
     option: str = "--dim"
+    domains: Mapping[str, Domain] = field(default_factory=dict)
 
 
 def corrections(words: Iterable[str], option: str = "--dim") -> Corrections:
-    """``x=B,2*D`` and ``index<V`` as Corrections.
+    """``x=B,2*D``, ``index<V`` and ``order=Permutation(T)`` as Corrections.
 
     Raises:
-        UsageError: a word is neither.
+        UsageError: a word is none of these.
     """
     dims: dict[str, tuple[str, ...]] = {}
     bounds: dict[str, str] = {}
+    domains: dict[str, Domain] = {}
     for word in words:
+        own, _, text = word.partition("=")
+        if "<" not in word and own.strip().isidentifier() and is_written(text):
+            try:
+                domains[own.strip()] = read_domain(text, DOMAINS)
+            except ValueError as error:
+                raise UsageError(f"{option} {word!r} is invalid: {error}") from None
+            continue
         name, mark, rest = word.partition("<") if "<" in word else word.partition("=")
         parts = tuple(part.strip() for part in rest.split(",")) if rest.strip() else ()
         try:
@@ -97,13 +122,13 @@ def corrections(words: Iterable[str], option: str = "--dim") -> Corrections:
         if not valid or (mark == "<" and len(parts) != 1):
             raise UsageError(
                 f"{option} {word!r} is invalid; expected TENSOR=DIM,DIM of names, numbers and expressions such as 2*D, "
-                "or TENSOR<DIM for integers"
+                "or for integers TENSOR<DIM or a domain, such as TENSOR=Permutation(DIM)"
             )
         if mark == "<":
             bounds[name.strip()] = parts[0]
         else:
             dims[name.strip()] = parts
-    return Corrections(dims, bounds, option)
+    return Corrections(dims, bounds, option, domains)
 
 
 class Shapes:
@@ -174,49 +199,122 @@ class Shapes:
         self._require(name, dims, shape)
         return dims
 
-    def domain(self, name: str, tensor: Tensor, results: Collection[int] = ()) -> IndexDomain:
-        """The range of an integer input: below a dim where only one can bound it, else that of the example.
-
-        Integers that rise from 0 are offsets where they end at the size of a dim, where a correction gives them one
-        more than a dim, or where an output has one less and no input has.
+    def domains(self, inputs: Mapping[str, Tensor], results: Collection[int] = ()) -> dict[str, Domain]:
+        """The domains of the integer inputs: what is said, what the values show, else the range of the example.
 
         Args:
-            name: the name of the input.
-            tensor: the tensor of the example.
+            inputs: the tensors of the example, of floats too.
             results: the sizes of the outputs' dims.
 
         Raises:
-            UsageError: a value in the example lies outside the range that was declared.
+            UsageError: a value in the example lies outside the domain that was declared, or that domain does not fit.
         """
-        if str(tensor.dtype) == "torch.bool":
-            return IndexDomain(2)
+        whole = {name: tensor for name, tensor in inputs.items() if not tensor.is_floating_point()}
+        floats = [name for name in inputs if name not in whole]
+        found: dict[str, Domain] = {}
+        for name in sorted(whole, key=lambda name: not self._is_read(name, whole[name], results)):
+            shared = frozenset(n for each in floats for dim in self.dims[each] for n in dim_names(dim))
+            beside = Neighbours(found, {each: whole[each] for each in found})
+            found[name] = self._domain(name, whole[name], results, shared, beside)
+        self._require_domains(whole, found)
+        return {name: found[name] for name in whole}
+
+    def _is_read(self, name: str, tensor: Tensor, results: Collection[int]) -> bool:
+        """Whether other domains may read this input: offsets, or what is said and reads none itself."""
+        if name in self._corrections.domains:
+            return not self._corrections.domains[name].reads
+        return name not in self._corrections.bounds and self._is_of_offsets(name, tensor, results)
+
+    def _is_of_offsets(self, name: str, tensor: Tensor, results: Collection[int]) -> bool:
+        """Whether integers are offsets: they rise from 0, and to the size of a dim, or the shape says so.
+
+        It does where a correction gives them one more than a dim, or where an output has one less and no input has.
+        """
+        if tensor.dim() != 1 or tensor.dtype is torch.bool or len(tensor) < 2:
+            return False
         values = tensor.long()
-        low, high = int(values.min()), int(values.max())
-        bound = self._corrections.bounds.get(name)
-        negative = values[values < 0].unique()
-        ignored = int(negative[0]) if len(negative) == 1 and high >= 0 else None
-        low = int(values[values >= 0].min()) if ignored is not None else low
-        if bound is not None:
-            said = f"{self._corrections.option} {name}<{bound}"
-            if high >= (limit := self._size(bound, said)) or low < 0:
-                raise UsageError(f"{said} allows 0 to {limit - 1}, but {name} holds {low} to {high}")
-            return IndexDomain(_bound(bound), ignore=ignored)
-        rises = (
-            tensor.dim() == 1 and len(values) > 1 and low == 0 == int(values[0]) and bool((values.diff() >= 0).all())
-        )
-        gaps = len(values) - 1
+        high, gaps = int(values.max()), len(values) - 1
         composed = any(dim_names(dim) and not dim.isidentifier() for dim in self._corrections.dims.get(name, ()))
         of_a_result = gaps in results and gaps not in self._sizes.values()
-        if rises and high > 1 and (high in self._sizes.values() or composed or of_a_result):
+        rises = int(values[0]) == 0 and bool((values.diff() >= 0).all())
+        return rises and high > 1 and (high in self._sizes.values() or composed or of_a_result)
+
+    def _domain(
+        self, name: str, tensor: Tensor, results: Collection[int], shared: frozenset[str], beside: Neighbours
+    ) -> Domain:
+        """The domain of one integer input; ``shared``: the dims of the float inputs."""
+        if tensor.dtype is torch.bool and name not in self._corrections.domains:
+            return IndexDomain(2)
+        if (said := self._corrections.domains.get(name)) is not None:
+            if said.is_read_as("offsets") and isinstance(said, Offsets) and said.leading and tensor.dim() == 1:
+                self._own_dim(name)
+            return said
+        values = tensor.long()
+        low, high = int(values.min()), int(values.max())
+        negative = values[values < 0].unique()
+        ignored = int(negative[0]) if len(negative) == 1 and high >= 0 else None
+        if (bound := self._corrections.bounds.get(name)) is not None:
+            low = int(values[values >= 0].min()) if ignored is not None else low
+            said_bound = f"{self._corrections.option} {name}<{bound}"
+            if high >= (limit := self._size(bound, said_bound)) or low < 0:
+                raise UsageError(f"{said_bound} allows 0 to {limit - 1}, but {name} holds {low} to {high}")
+            return IndexDomain(_bound(bound), ignore=ignored)
+        found = guesses(Seen(tensor, self.dims[name], self._sizes, shared, beside))
+        is_of_offsets = self._is_of_offsets(name, tensor, results)
+        told = next((each.domain for each in found if each.chance < CHANCE), None)
+        if told is not None and not (is_of_offsets and not isinstance(told, Segments)):
+            self.notes.append(f"{name} is taken as {told.words}; say another domain with {self._hint(name, None)}")
+            return told
+        if is_of_offsets:
             self._own_dim(name)
-            return IndexDomain(self._of_size(high) or self._as_in_the_example(name, high, high), kind="cu_seqlens")
+            return Offsets(self._of_size(high) or self._as_in_the_example(name, high, high))
+        if found:
+            may = " or ".join(each.domain.words for each in found)
+            self.notes.append(f"{name} may hold {may}; if so, say {self._hint(name, found[0].domain)}")
+        return self._range(name, values, ignored)
+
+    def _range(self, name: str, values: Tensor, ignored: int | None) -> Domain:
+        """Integers below a dim where only one can bound them, else in the range of the example."""
+        own = values[values >= 0] if ignored is not None else values
+        low, high = int(own.min()), int(values.max())
         fitting = [dim for dim, known in self._sizes.items() if known >= high]
         if low >= 0 and len(fitting) == 1:
             (dim,) = fitting
             kind = "length" if self._sizes[dim] == high else "index"
             return IndexDomain(dim, kind=kind, ignore=ignored)
+        if high - low >= _WIDEST:
+            raise UsageError(
+                f"{name} holds {low} to {high}, a range of more than 2^31 numbers; expected its domain with "
+                f"{self._hint(name, Bits(64))}"
+            )
         self._as_in_the_example(name, low, high)
         return IndexDomain(high + 1, minimum=low, ignore=ignored)
+
+    def _hint(self, name: str, domain: Domain | None) -> str:
+        """How a user says the domain of a tensor."""
+        said = "<DIM" if domain is None else "=" + domain.source.removeprefix("gradoracle.").replace('"', "")
+        text = f"{name}{said}".replace(" ", "")
+        return f"--dim '{text}'" if self._corrections.option == "--dim" else f"{self._corrections.option}: {text}"
+
+    def _require_domains(self, inputs: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> None:
+        """Check what a user says of domains against the example.
+
+        Raises:
+            UsageError: one sentence.
+        """
+        option = self._corrections.option
+        said = {name: domain for name, domain in self._corrections.domains.items() if name in domains}
+        if not said:
+            return
+        specs = tuple(spec_of(name, self.dims[name], tensor, "") for name, tensor in inputs.items())
+        known = tuple(TensorSpec(dim, (dim,)) for dim in self._sizes)  # dims that inputs of floats have, too
+        try:
+            declared_domains(option, Signature((*specs, *known), (), ()), domains)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        for name, domain in said.items():
+            if fault := domain.fault(inputs[name], self._sizes, Neighbours(domains, inputs)):
+                raise UsageError(f"{option} {name} is {domain.words}, but in the example {name} {fault}")
 
     def _as_in_the_example(self, name: str, low: int, high: int) -> int:
         """Keep the dims that may bound integers as large as these need; the largest of these."""
@@ -242,7 +340,7 @@ class Shapes:
             UsageError: one does not.
         """
         known = tuple(tensors)
-        for name in (*self._corrections.dims, *self._corrections.bounds):
+        for name in (*self._corrections.dims, *self._corrections.bounds, *self._corrections.domains):
             if name not in known:
                 option = self._corrections.option
                 raise UsageError(f"{option} names the tensor {name!r}, which is none of {', '.join(known)}")
@@ -397,7 +495,7 @@ def derive(
     shapes = Shapes(corrections or Corrections())
     shapes.read({n: tuple(t.shape) for n, t in inputs.items()})
     sizes = {size for tensor in outputs.values() for size in tensor.shape}
-    domains = {n: shapes.domain(n, t, sizes) for n, t in inputs.items() if not t.is_floating_point()}
+    domains = shapes.domains(inputs, sizes)
     specs = [spec_of(n, shapes.dims[n], t, case_dtype) for n, t in inputs.items()]
     called = _names_of_outputs(outputs, specs)
     by_name = zip(called, outputs.values(), strict=True)
@@ -421,6 +519,8 @@ def derive(
         return _chosen(returned, kept)
 
     signature = integers_apart(_name(own), Signature(tuple(specs), tuple(results), ()))
+    constraints = Constraints(at_most=at_most_of(signature, domains))
+    signature = replace(signature, constraints=constraints)
     family = Family(
         _name(own), of_floats(definition, signature), signature, shapes.sizes(signature), (case_dtype,), domains,
         everything=definition,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import json
 import pprint
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from gradoracle.model.errors import TargetError, first_line
-from gradoracle.model.family import IndexDomain
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.modules import input_names
 from gradoracle.model.signature import TensorSpec
@@ -83,7 +80,7 @@ def new_family(text: str, example: str | None, file: str) -> str:
     returned = ", ".join(_annotation(s) for s in results)
     dims = list(dict.fromkeys(d for s in (*specs, *results) for d in s.dims if d.isidentifier()))
     sizes = ", ".join(f'"{dim}": gradoracle.sizes(1, 128)' for dim in dims)
-    ranges = ", ".join(f'"{n}": {_domain(value)}' for n, value in domains.items())
+    ranges = ", ".join(f'"{n}": {value.source}' for n, value in domains.items())
     arguments = [f"    dims={{{sizes}}},", *([f"    domains={{{ranges}}},"] if domains else [])]
     where = text.rpartition(":")[0]
     place = Path(where).stem if where.endswith(".py") else where
@@ -126,8 +123,7 @@ def _from_example(kernel: Any, given: Any, text: str) -> _Read:
     shapes.read({n: tuple(t.shape) for n, t in tensors.items()})
     floats = [dtype_of(t) for t in tensors.values() if t.is_floating_point()]
     case = min(floats, key=list(DTYPES).index, default="float32")
-    whole = {n: t for n, t in tensors.items() if not t.is_floating_point() and t.dtype is not torch.bool}
-    domains = {n: shapes.domain(n, t) for n, t in whole.items()}
+    domains = {n: domain for n, domain in shapes.domains(tensors).items() if tensors[n].dtype is not torch.bool}
     specs = [spec_of(n, shapes.dims[n], t, case) for n, t in tensors.items()]
     try:
         with torch.no_grad():
@@ -163,14 +159,6 @@ def _from_parameters(kernel: Any, text: str) -> _Read:
     if not specs:
         raise TargetError(f"{text} has no parameter without a default, so no tensor; give an example with --like")
     return specs, {}, options, [TensorSpec("out", ("B", "N"))], "  # correct the dims: no example was given"
-
-
-def _domain(domain: IndexDomain) -> str:
-    """A domain as source, without what is the default."""
-    plain = IndexDomain(domain.bound)
-    held = {f.name: getattr(domain, f.name) for f in fields(domain)}
-    changed = [f", {name}={json.dumps(value)}" for name, value in held.items() if value != getattr(plain, name)]
-    return f"gradoracle.IndexDomain({json.dumps(domain.bound)}{''.join(changed)})"
 
 
 def _kind(spec: TensorSpec) -> str:

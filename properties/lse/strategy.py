@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradoracle.model.dims import sizes
-from gradoracle.model.family import IndexDomain
+from gradoracle.model.domains import IndexDomain
 
 DIMS = {
     "B": sizes(1, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from gradoracle.properties.agreement import agree
@@ -16,6 +17,8 @@ from gradoracle.properties.members import (
     permutable,
     rolled,
     separable,
+    together_extensible,
+    within_domains,
 )
 from torch import Tensor
 
@@ -38,7 +41,8 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
     Cannot catch: a fault that is the same for all members; forward_matches_the_oracle does.
     """
     along, family = permutable(evidence), evidence.oracle.family
-    if not along:
+    turned = {n: rolled(t, family.signature.input(n).dims, along) for n, t in evidence.sample.inputs.items()}
+    if not along or not within_domains(evidence, turned):
         raise Unavailable("no permutable dim has more than one member")
     moved = evidence.variant(
         "members rolled",
@@ -101,13 +105,17 @@ def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
     """
     family, case = evidence.oracle.family, evidence.case
     dims = frozenset(d for d in extensible(evidence) if _allowed(evidence, d, case.dims[d] + 1))
+    dims = together_extensible(evidence, dims)
     if not dims:
         raise Unavailable("appending a member along any dim changes the results for existing members")
     more = appended(evidence, dims, dims - everywhere(evidence, apart(evidence)), seed=case.seed)
     variant = evidence.variant(
         "members appended",
-        lambda sample: changed(
-            family, sample, more.larger, lambda tensor, own, name: more.larger(tensor, own, f"d{name}", True), True
+        lambda sample: replace(
+            changed(
+                family, sample, more.larger, lambda tensor, own, name: more.larger(tensor, own, f"d{name}", True), True
+            ),
+            inputs=more.inputs(family, sample.inputs),
         ),
     )
     before: Mapping[str, Tensor] = evidence.vjp()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import small_enough
+from gradoracle.properties.members import kept_in_domains
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -70,11 +71,8 @@ def _same_in_another_layout(evidence: Evidence, what: str, change: Group) -> Ite
 
 def _within_domains(evidence: Evidence, laid: Sample) -> Sample:
     """The sample with those integers as they were that would leave their domain: offsets that repeat one value."""
-    domains, own = evidence.oracle.family.domains, evidence.sample.inputs
-    left = {
-        name for name in laid.inputs if name in domains and domains[name].fault(laid.inputs[name], evidence.case.dims)
-    }
-    return laid.with_inputs(**{name: own[name] for name in left})
+    family, own = evidence.oracle.family, evidence.sample.inputs
+    return laid.with_inputs(**kept_in_domains(family, laid.inputs, own, evidence.case.dims))
 
 
 def layouts_of(group: Mapping[str, Tensor]) -> tuple[str, ...]:

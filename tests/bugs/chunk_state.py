@@ -10,7 +10,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.model.family import IndexDomain
+from gradoracle.model.domains import IndexDomain
 from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bugs
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from gradoracle.cases.saved_tensors import load, sample_of, saved_case
 from gradoracle.check.run import check
 from gradoracle.model.dims import sizes
+from gradoracle.model.domains import IndexDomain
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import IndexDomain, family
+from gradoracle.model.family import family
 from gradoracle.model.verdict import Report, Status
 from gradoracle.project.request import Request
 
@@ -98,8 +99,11 @@ def test_the_sample_has_the_saved_values_strides_and_drawn_rest(tmp_path: Path) 
         ({"scores": LENGTHS[:, None], "lengths": LENGTHS}, "scores has dtype int64"),
         ({"scores": SCORES, "lengths": LENGTHS.float()}, "lengths has dtype float32"),
         ({"scores": SCORES * torch.nan, "lengths": LENGTHS}, "scores holds NaN"),
-        ({"scores": SCORES, "lengths": LENGTHS + 1}, "lengths holds 2 to 6"),
-        ({"scores": SCORES, "lengths": LENGTHS, "starts": torch.tensor([0, 3, 2, 5])}, "starts must rise from 0 to 5"),
+        ({"scores": SCORES, "lengths": LENGTHS + 1}, "lengths holds 6 at [1], expected integers from 1 to 5"),
+        (
+            {"scores": SCORES, "lengths": LENGTHS, "starts": torch.tensor([0, 3, 2, 5])},
+            "starts falls from 3 to 2 at [2], expected offsets that rise from 0 to 5",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_one_sentence(tmp_path: Path, tensors: Any, says: str) -> None:

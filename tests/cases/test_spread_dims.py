@@ -19,8 +19,9 @@ from gradoracle.check.run import check
 from gradoracle.check.usable_case import sizes_wanted
 from gradoracle.model.case import Case, parse, require_fit
 from gradoracle.model.dims import choices, sizes
+from gradoracle.model.domains import IndexDomain
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import Family, IndexDomain, family
+from gradoracle.model.family import Family, family
 from gradoracle.model.kernel import Kernel, kernel
 from gradoracle.model.verdict import Status
 from gradoracle.project.request import Request

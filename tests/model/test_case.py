@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample, build
 from gradoracle.model.case import Case, Draw, parse
-from gradoracle.model.family import IndexDomain
+from gradoracle.model.domains import IndexDomain
 from gradoracle.model.signature import Signature, read_signature
 
 

@@ -15,7 +15,8 @@ from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.stream import stream
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import choices, sizes
-from gradoracle.model.family import Family, IndexDomain
+from gradoracle.model.domains import IndexDomain
+from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import Constraints
 

@@ -13,8 +13,9 @@ from gradoracle.cases.coverage import goals_of, wanted_goals
 from gradoracle.cases.stream import stream
 from gradoracle.check.usable_case import require_case
 from gradoracle.model.case import Case, Draw
+from gradoracle.model.domains import IndexDomain
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import IndexDomain, family
+from gradoracle.model.family import family
 from gradoracle.model.kernel import Kernel, kernel
 
 
