@@ -118,6 +118,7 @@ def family(
             raise ValueError(
                 f"family {own}: dims {unknown} do not occur in the annotations, which name {signature.dims}"
             )
+        ranges = declared_domains(f"family {own}", signature, domains or {}, together)
         ranks = {starred: (dims or {}).get(starred) or Sizes(0, MOST_SPREAD) for starred in signature.spreads}
         _require_ranks(own, signature, dims or {}, ranks, domains or {}, divides or {})
         wrong = [dtype for dtype in dtypes if dtype not in DTYPES]
@@ -133,7 +134,6 @@ def family(
         strange = sorted(set(beside_large or {}) - names - set(signature.dims))
         if strange:
             raise ValueError(f"family {own}: beside_large names {strange}, which are neither dims nor tensors of it")
-        ranges = declared_domains(f"family {own}", signature, domains or {}, together)
         everything, signature = function, integers_apart(own, signature)
         optional = [spec.name for spec in signature.inputs if spec.optional]
         at_most = at_most_of(signature, ranges)

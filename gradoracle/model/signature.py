@@ -146,9 +146,10 @@ class Constraints:
     def comparable(self, low: str, high: str) -> bool:
         """Whether dim ``low`` can be smaller than ``high``: a dim is never smaller than one that divides it.
 
-        Nor is one that is the most that another may be.
+        Nor is one that is the most that another may be, alone or times others.
         """
-        return self.divides.get(high) != low and (high, low) not in self.at_most
+        bounded = (text for text, most in self.at_most if most == low and high in dim_names(text))
+        return self.divides.get(high) != low and not any(_at_least(text, high) for text in bounded)
 
     def require(self, dims: Mapping[str, int], given: Collection[str]) -> None:
         """Check that a case keeps the constraints.
@@ -178,6 +179,12 @@ class Constraints:
             if len(there) != 1:
                 return f"{' and '.join(there) or 'none'} of {', '.join(group)}; expected exactly one of them"
         return ""
+
+
+def _at_least(text: str, dim: str) -> bool:
+    """Whether an expression, which rises with every dim, is never smaller than one of its dims."""
+    ones = dict.fromkeys(dim_names(text), 1)
+    return all(size(text, {**ones, dim: number}) >= number for number in (1, 1 << 20))
 
 
 def _bounded(

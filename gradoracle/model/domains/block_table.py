@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradoracle.model import layouts
 from gradoracle.model.domains.distinct import repeated
 from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, at, outside, top
 from gradoracle.model.signature import TensorSpec
@@ -43,6 +44,10 @@ class BlockTable(Domain):
     def rowwise(self) -> bool:
         """A block is named once, or an entry is used or not."""
         return not self.shared or self.lengths != ""
+
+    def allows(self, layout: str, shape: Sequence[int]) -> bool:
+        """See ``Domain.allows``; not even another row may repeat one, unless blocks are shared and all are used."""
+        return not self.rowwise or not layouts.LAYOUTS[layout].repeats or max(shape, default=1) == 1
 
     @property
     def recipes(self) -> tuple[str, ...]:

@@ -115,6 +115,7 @@ def drawn_offsets(drawing: Drawing, total: int, leading: bool = True, least: int
     if drawing.recipe in ("equal", "empty", "tails"):
         ends = _ENDS[drawing.recipe](drawing, shape, spare)
         found = torch.cat([torch.zeros((*shape[:-1], 1), dtype=torch.int64), ends], -1) if leading else ends
+        found = found.clone(memory_format=torch.contiguous_format)
     else:
         found, _ = drawing.plain(0, spare).sort(-1)
         if leading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
 from typing import Any
 
 import pytest
@@ -13,11 +13,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import gradoracle
+from gradoracle.cases.sample import build
+from gradoracle.cases.stream import stream
 from gradoracle.model.case import Case, Draw
+from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
+from tests.domain_families import FAMILIES, faults, sizes_of
 from tests.properties.judging import evidence
 from tests.properties.toys import judged
 
@@ -70,37 +74,67 @@ CASES = [
 ]
 
 
-def outside(seen: list[str]) -> Any:
+def outside(family: Family, seen: list[str]) -> Any:
     """The definition, which notes calls with integers outside of their domains."""
 
-    def call(*given: Tensor, **options: Any) -> Tensor:
-        names = [spec.name for spec in packed.signature.inputs]
-        inputs: Mapping[str, Tensor] = dict(zip(names, given, strict=True))
-        (b, t), (v,) = inputs["x"].shape, inputs["table"].shape
-        sizes = {"B": b, "T": t, "V": v, "N": inputs["cu"].shape[0] - 1, "M": inputs["own"].shape[1]}
-        for name, domain in packed.domains.items():
-            if fault := domain.fault(inputs[name], sizes):
-                seen.append(f"{name} {fault} at {sizes}")
-        found: Tensor = packed.definition(*given)
-        return found
+    def call(*given: Tensor, **options: Any) -> Any:
+        inputs = dict(zip([spec.name for spec in family.signature.inputs], given, strict=True))
+        sizes = sizes_of(family, inputs)
+        seen.extend(f"{fault} at {sizes}" for fault in faults(family, inputs, sizes))
+        return family.definition(*given)
 
     return call
 
 
+OWN: dict[str, tuple[Family, list[Case]]] = {"packed": (packed, CASES)} | {
+    name: (each, list(stream(each, Kernel(name, name, each.definition), dtypes=("float32",), examples=8, seed=5)))
+    for name, each in FAMILIES.items()
+}
 APPLY = [
-    name
+    (own, name)
+    for own, (each, cases) in OWN.items()
     for name, prop in PROPERTIES.items()
-    if prop.families.hold(packed) and prop.applies(CASES[0], Kernel("packed", "packed", packed.definition)) is None
+    if prop.families.hold(each) and prop.applies(cases[0], Kernel(own, own, each.definition)) is None
 ]
 
 
-@pytest.mark.parametrize("name", APPLY)
-def test_every_variant_of_a_case_lies_in_the_domains(name: str) -> None:
+@pytest.mark.parametrize(("own", "name"), APPLY)
+def test_every_variant_of_a_case_lies_in_the_domains(own: str, name: str) -> None:
     seen: list[str] = []
-    kernel = Kernel("packed", "packed", outside(seen))
-    statuses = {judged(PROPERTIES[name], kernel, case, packed).status for case in CASES}
+    family, cases = OWN[own]
+    kernel, prop = Kernel(own, own, outside(family, seen)), PROPERTIES[name]
+    statuses = {judged(prop, kernel, case, family).status for case in cases if prop.applies(case, kernel) is None}
     assert not seen
     assert statuses <= {Status.HOLDS, Status.NOT_CHECKED}
+
+
+def test_a_call_outside_of_the_domains_is_seen() -> None:
+    for own, (family, cases) in OWN.items():
+        seen: list[str] = []
+        given = dict(build(cases[0], family.signature, domains=family.domains).inputs)
+        call = outside(family, seen)
+        call(*given.values())
+        assert not seen
+        name = {"packed": "own", "tokens": "order", "ragged": "place"}[own]
+        with contextlib.suppress(IndexError, RuntimeError):  # of the definition, which reads outside
+            call(*{**given, name: given[name] + 1}.values())
+        assert [text.split()[0] for text in seen] == [name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "batch_and_head_permutation_equivariance",
+        "tail_and_padding_invariance",
+        "any_layout_of_inputs_is_right_or_refused",
+    ],
+)
+def test_variants_of_every_domain_are_judged(name: str) -> None:
+    """Not all that a property could make is dropped for leaving a domain."""
+    for own in FAMILIES:
+        family, cases = OWN[own]
+        kernel = Kernel(own, own, family.definition)
+        assert Status.HOLDS in {judged(PROPERTIES[name], kernel, case, family).status for case in cases}, own
 
 
 @pytest.mark.parametrize("name", ["tail_and_padding_invariance", "any_layout_of_inputs_is_right_or_refused"])
