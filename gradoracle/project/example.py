@@ -304,6 +304,10 @@ class Shapes:
         """
         option = self._corrections.option
         said = {name: domain for name, domain in self._corrections.domains.items() if name in domains}
+        if floats := [name for name in self._corrections.domains if name in self.dims and name not in domains]:
+            raise UsageError(
+                f"{option} says what integers {floats[0]} holds, which holds floats; expected an integer input"
+            )
         if not said:
             return
         specs = tuple(spec_of(name, self.dims[name], tensor, "") for name, tensor in inputs.items())

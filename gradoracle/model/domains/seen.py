@@ -80,6 +80,13 @@ class Seen:
         """The dims that are larger than every value."""
         return tuple(dim for dim, size in self.sizes.items() if size > self.high)
 
+    @property
+    def bound(self) -> str:
+        """The dim that bounds the values: the one that they reach up to, or the only larger one; "" if unclear."""
+        reached = [dim for dim in self.above if self.sizes[dim] == self.high + 1]
+        found = reached if len(reached) == 1 else self.above
+        return found[0] if len(found) == 1 else ""
+
     def obeys(self, domain: Domain) -> bool:
         """Whether all values lie in a domain."""
         return not domain.fault(self.values, self.sizes, self.beside)
@@ -156,21 +163,19 @@ def _permutation(seen: Seen) -> Guess | None:
 
 def _blocks(seen: Seen) -> Guess | None:
     """Rows of indices into one dim, none of which occurs twice."""
-    if seen.values.dim() != 2 or len(seen.above) != 1 or repeated(seen.whole.reshape(-1)):
+    if seen.values.dim() != 2 or not seen.bound or repeated(seen.whole.reshape(-1)):
         return None
-    (pool,) = seen.above
-    return Guess(BlockTable(pool), _apart(seen.values.numel(), seen.sizes[pool]))
+    return Guess(BlockTable(seen.bound), _apart(seen.values.numel(), seen.sizes[seen.bound]))
 
 
 def _distinct(seen: Seen) -> Guess | None:
     """Several rows of indices into one dim, distinct in each row."""
-    if seen.values.dim() < 2 or len(seen.above) != 1 or repeated(seen.whole):
+    if seen.values.dim() < 2 or not seen.bound or repeated(seen.whole):
         return None
-    (bound,) = seen.above
-    chance = _apart(seen.row, seen.sizes[bound]) ** seen.rows
+    chance = _apart(seen.row, seen.sizes[seen.bound]) ** seen.rows
     ascend = bool((seen.whole.diff(dim=-1) > 0).all())
     ordered = ascend and math.exp(-seen.rows * math.lgamma(seen.row + 1)) < CHANCE
-    return Guess(Distinct(bound, sorted=ordered), chance)
+    return Guess(Distinct(seen.bound, sorted=ordered), chance)
 
 
 def _apart(count: int, among: int) -> float:
