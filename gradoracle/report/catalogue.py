@@ -21,6 +21,9 @@ def listing(targets: Iterable[Target], universal: Sequence[Property], presets: M
     targets = list(targets)
     for target in targets:
         lines.append(f"  {target.family.name}{signature(target.family.signature)}")
+        domains = target.family.domains.items()
+        if domains:
+            lines.append(f"      integers: {'; '.join(f'{name} {domain.words}' for name, domain in domains)}")
         lines.append(f"      kernels: {', '.join(kernel.name for kernel in target.kernels)}")
         lines.append(f"      dtypes: {', '.join(target.family.dtypes)}")
     lines += ["", properties(targets, universal).rstrip("\n")]

@@ -133,7 +133,7 @@ def checked(run: Run, kernel: str, reference: str, like: str, *words: str) -> tu
             "pos is taken as the place of each token in its sequence",
         ),
         ("moe", "moe_in_order", "moe", "experts", "top is taken as indices 0 to C-1, distinct in a row"),
-        ("segmented", "rope", "segmented", "segments", "seq is taken as segments 0 to 2-1, sorted"),
+        ("segmented", "rope", "segmented", "segments", "seq is taken as segments 0 to 1, sorted"),
         ("unpack", "unpack_with_sign", "unpack", "bits", "packed is taken as any 32 bits"),
     ],
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradoracle.model import layouts
 from gradoracle.model.domains.distinct import repeated
-from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, at, outside, top
+from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, at, below, outside, top
 from gradoracle.model.signature import TensorSpec
 
 _NEW = -(1 << 40)  # marks entries that still need a block
@@ -155,4 +155,4 @@ class BlockTable(Domain):
     def words(self) -> str:
         """See ``Domain.words``."""
         used = f", as many as {self.lengths} needs" if self.lengths else ""
-        return f"blocks 0 to {self.bound}-1, {'shared' if self.shared else 'each once'}{used}"
+        return f"blocks 0 to {below(self.bound)}, {'shared' if self.shared else 'each once'}{used}"

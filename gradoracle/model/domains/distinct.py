@@ -8,7 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, at, outside, place, top
+from gradoracle.model.domains.domain import (
+    NONE,
+    Domain,
+    Drawing,
+    Longer,
+    Neighbours,
+    Sizes,
+    at,
+    below,
+    outside,
+    place,
+    top,
+)
 from gradoracle.model.signature import TensorSpec
 
 
@@ -89,7 +101,7 @@ class Distinct(Domain):
     @property
     def words(self) -> str:
         """See ``Domain.words``."""
-        return f"indices 0 to {self.bound}-1, distinct in a row{' and ascending' if self.sorted else ''}"
+        return f"indices 0 to {below(self.bound)}, distinct in a row{' and ascending' if self.sorted else ''}"
 
 
 def misfit_of_rows(spec: TensorSpec, what: str) -> str:

@@ -236,6 +236,11 @@ def outside(values: Tensor, low: int, high: int, what: str = "integers", ignore:
     return f"holds {at(values, wrong)}, expected {what} from {low} to {high}"
 
 
+def below(bound: int | str) -> str:
+    """The largest number below a bound, in words."""
+    return f"{bound}-1" if isinstance(bound, str) else str(bound - 1)
+
+
 def top(bound: int | str, sizes: Sizes) -> int:
     """A bound at given sizes of the dims."""
     return size(str(bound), sizes)

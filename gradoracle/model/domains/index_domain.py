@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradoracle.model import layouts, recipes
-from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, outside, top
+from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, below, outside, top
 from gradoracle.model.domains.offsets import Offsets
 from gradoracle.model.signature import TensorSpec
 
@@ -103,5 +103,5 @@ class IndexDomain(Domain):
         """See ``Domain.words``."""
         if self._offsets:
             return self._offsets.words
-        most = self.bound if self.kind == "length" else f"{self.bound}-1"
+        most = self.bound if self.kind == "length" else below(self.bound)
         return f"{self.minimum} to {most}" + ("" if self.ignore is None else f", or {self.ignore}")

@@ -16,6 +16,7 @@ from gradoracle.model.domains.domain import (
     Neighbours,
     Sizes,
     at,
+    below,
     named_dims,
     outside,
     place,
@@ -112,4 +113,4 @@ class Segments(Domain):
     @property
     def words(self) -> str:
         """See ``Domain.words``."""
-        return f"the sequence in {self.of} of each token" if self.of else f"segments 0 to {self.bound}-1, sorted"
+        return f"the sequence in {self.of} of each token" if self.of else f"segments 0 to {below(self.bound)}, sorted"
