@@ -104,20 +104,46 @@ def ragged(
     return o[:, turn], p + padding * y * y
 
 
-FAMILIES: dict[str, Family] = {"tokens": tokens, "ragged": ragged}
+@gradoracle.family(
+    outputs=("o",),
+    dims={"B": gradoracle.sizes(1, 4), "T": gradoracle.sizes(1, 12), "N": _SMALL, "M": gradoracle.sizes(1, 60)},
+    domains={
+        "cu": gradoracle.Offsets("B*T"),
+        "seq": gradoracle.Segments(of="cu"),
+        "pos": gradoracle.Positions("M", of="cu"),
+    },
+    together=[("cu", "seq", "pos")],
+)
+def flat(
+    x: Float[Tensor, "B T"],
+    table: Float[Tensor, "M"],
+    *,
+    cu: Int32[Tensor, "N+1"] | None = None,
+    seq: Int[Tensor, "B T"] | None = None,
+    pos: Int[Tensor, "B T"] | None = None,
+) -> Float[Tensor, "B T"]:
+    """Tokens of all rows packed together, scaled by a table at their positions, or tokens alone."""
+    if cu is None or seq is None or pos is None:
+        return x * table[0]
+    first = x.reshape(-1)[cu.long()[seq]]
+    return (x - 0.5 * first) * table[pos]
+
+
+FAMILIES: dict[str, Family] = {"tokens": tokens, "ragged": ragged, "flat": flat}
 
 
 def faults(family: Family, inputs: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[str]:
     """What is wrong with integers of a family, by the domains."""
     beside = Neighbours(family.domains, inputs)
-    found = {name: domain.fault(inputs[name], sizes, beside) for name, domain in family.domains.items()}
+    own = ((name, domain) for name, domain in family.domains.items() if name in inputs)
+    found = {name: domain.fault(inputs[name], sizes, beside) for name, domain in own}
     return [f"{name} {fault}" for name, fault in found.items() if fault]
 
 
 def sizes_of(family: Family, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     """The size of each dim that a tensor has by its name, or as one more."""
     found: dict[str, int] = {}
-    for spec in family.signature.inputs:
+    for spec in (spec for spec in family.signature.inputs if spec.name in inputs):
         for dim, size in zip(spec.dims, inputs[spec.name].shape, strict=True):
             if dim.isidentifier():
                 found[dim] = size

@@ -31,7 +31,8 @@ from gradoracle.model.domains import (
     at_most_of,
     declared_domains,
 )
-from gradoracle.model.domains.seen import CHANCE, Seen, guesses
+from gradoracle.model.domains.domain import product
+from gradoracle.model.domains.seen import CHANCE, Guess, Seen, guesses
 from gradoracle.model.domains.written import is_written
 from gradoracle.model.domains.written import read as read_domain
 from gradoracle.model.errors import TargetError, UsageError, first_line, named
@@ -136,6 +137,7 @@ class Shapes:
 
     Attributes:
         dims: the dims of each tensor.
+        at_most: pairs of dims, or expressions of dims, of which the first is never larger.
         notes: sentences about what was assumed.
     """
 
@@ -144,6 +146,7 @@ class Shapes:
         self._sizes: dict[str, int] = {}
         self._least: dict[str, int] = {}
         self.dims: dict[str, tuple[str, ...]] = {}
+        self.at_most: list[tuple[str, str]] = []
         self.notes: list[str] = []
 
     def read(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -213,9 +216,9 @@ class Shapes:
         floats = [name for name in inputs if name not in whole]
         found: dict[str, Domain] = {}
         for name in sorted(whole, key=lambda name: not self._is_read(name, whole[name], results)):
-            shared = frozenset(n for each in floats for dim in self.dims[each] for n in dim_names(dim))
             beside = Neighbours(found, {each: whole[each] for each in found})
-            found[name] = self._domain(name, whole[name], results, shared, beside)
+            dims = tuple(self.dims[each] for each in floats)
+            found[name] = self._domain(name, whole[name], results, dims, beside)
         self._require_domains(whole, found)
         return {name: found[name] for name in whole}
 
@@ -240,9 +243,14 @@ class Shapes:
         return rises and high > 1 and (high in self._sizes.values() or composed or of_a_result)
 
     def _domain(
-        self, name: str, tensor: Tensor, results: Collection[int], shared: frozenset[str], beside: Neighbours
+        self,
+        name: str,
+        tensor: Tensor,
+        results: Collection[int],
+        floats: tuple[tuple[str, ...], ...],
+        beside: Neighbours,
     ) -> Domain:
-        """The domain of one integer input; ``shared``: the dims of the float inputs."""
+        """The domain of one integer input; ``floats``: the dims of each float input."""
         if tensor.dtype is torch.bool and name not in self._corrections.domains:
             return IndexDomain(2)
         if (said := self._corrections.domains.get(name)) is not None:
@@ -259,12 +267,11 @@ class Shapes:
             if high >= (limit := self._size(bound, said_bound)) or low < 0:
                 raise UsageError(f"{said_bound} allows 0 to {limit - 1}, but {name} holds {low} to {high}")
             return IndexDomain(_bound(bound), ignore=ignored)
-        found = guesses(Seen(tensor, self.dims[name], self._sizes, shared, beside))
+        found = guesses(Seen(tensor, self.dims[name], self._sizes, floats, beside))
         is_of_offsets = self._is_of_offsets(name, tensor, results)
-        told = next((each.domain for each in found if each.chance < CHANCE), None)
-        if told is not None and not (is_of_offsets and not isinstance(told, Segments)):
-            self.notes.append(f"{name} is taken as {told.words}; say another domain with {self._hint(name, None)}")
-            return told
+        told = next((each for each in found if each.chance < CHANCE), None)
+        if told is not None and not (is_of_offsets and not isinstance(told.domain, Segments)):
+            return self._told(name, told, high)
         if is_of_offsets:
             self._own_dim(name)
             return Offsets(self._of_size(high) or self._as_in_the_example(name, high, high))
@@ -272,6 +279,18 @@ class Shapes:
             may = " or ".join(each.domain.words for each in found)
             self.notes.append(f"{name} may hold {may}; if so, say {self._hint(name, found[0].domain)}")
         return self._range(name, values, ignored)
+
+    def _told(self, name: str, told: Guess, high: int) -> Domain:
+        """What the values show, with a note; dims that may bound them, too, stay large enough."""
+        text = f"{name} is taken as {told.domain.words}"
+        if told.beyond:
+            tokens = product(self.dims[name])
+            self.at_most += [(tokens, dim) for dim in told.beyond]
+            text += f", and {tokens} is at most {' and '.join(told.beyond)}, which may be the rows of a table"
+        self.notes.append(f"{text}; say another domain with {self._hint(name, None)}")
+        if told.numbered:
+            self._as_in_the_example(name, 0, high)
+        return told.domain
 
     def _range(self, name: str, values: Tensor, ignored: int | None) -> Domain:
         """Integers below a dim where only one can bound them, else in the range of the example."""
@@ -523,7 +542,7 @@ def derive(
         return _chosen(returned, kept)
 
     signature = integers_apart(_name(own), Signature(tuple(specs), tuple(results), ()))
-    constraints = Constraints(at_most=at_most_of(signature, domains))
+    constraints = Constraints(at_most=(*at_most_of(signature, domains), *shapes.at_most))
     signature = replace(signature, constraints=constraints)
     family = Family(
         _name(own), of_floats(definition, signature), signature, shapes.sizes(signature), (case_dtype,), domains,

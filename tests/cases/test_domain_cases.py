@@ -12,6 +12,7 @@ from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.stream import stream
 from gradoracle.model.case import Case, Draw, parse
+from gradoracle.model.dims import choices
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from tests.domain_families import FAMILIES, faults, sizes_of
@@ -23,6 +24,7 @@ def legal(family: Family, case: Case) -> None:
     sample = build(case, family.signature, domains=family.domains)
     assert faults(family, sample.inputs, case.dims) == [], case
     assert {**case.dims, **sizes_of(family, sample.inputs)} == case.dims
+    assert len({name in sample.inputs for name in ("cu", "pos")}) == 1 or family.name == "ragged"
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -47,7 +49,9 @@ def test_every_case_of_a_strategy_is_legal(name: str, data: st.DataObject) -> No
 def test_a_case_shrinks_to_the_simplest_values(name: str) -> None:
     """Sequences alike, the identity, nothing masked, no bit set: what is then left of a failure is not in these."""
     family, kernel = FAMILIES[name], KERNELS[name]
-    simplest = {n: Draw(d.simplest) for n, d in family.domains.items() if d.simplest != "index"}
+    optional = {spec.name for spec in family.signature.inputs if spec.optional}
+    own = ((name, domain.simplest) for name, domain in family.domains.items() if name not in optional)
+    simplest = {name: Draw(recipe) for name, recipe in own if recipe != "index"}
     for case in stream(family, kernel, examples=20, seed=3)[-3:]:
         least, why = shrink(family, kernel, case, lambda c: True, seconds=60)
         assert not why and dict(least.draws) == simplest and set(least.dims.values()) == {1} and least.seed == 0
@@ -72,3 +76,22 @@ def test_what_a_failure_needs_stays() -> None:
     assert least.dims["T"] == 1 and least.dims["N"] == 2 and least.draws["cu"] == Draw("equal")
     least, _ = shrink(family, kernel, case, is_moved, seconds=60)
     assert least.dims["T"] in (2, 3) and "order" not in least.draws and least.draws["cu"] == Draw("equal")
+
+
+def test_an_optional_input_is_there_with_those_that_it_is_read_by_while_it_shrinks() -> None:
+    family, kernel = FAMILIES["flat"], KERNELS["flat"]
+    given = {"cu": Draw("tails", "sliced"), "seq": Draw("index", "offset"), "pos": Draw("index")}
+    case = Case("flat", {"B": 2, "T": 7, "N": 3, "M": 20}, draws=given, seed=4)
+    least, _ = shrink(family, kernel, case, lambda c: "pos" in c.draws, seconds=60)
+    assert dict(least.draws) == {"cu": Draw("equal"), "seq": Draw("index"), "pos": Draw("index")}
+    legal(family, least)
+
+
+def test_sizes_that_leave_too_few_values_are_one_sentence() -> None:
+    family, kernel = FAMILIES["ragged"], KERNELS["ragged"]
+    with pytest.raises(ValueError, match=r"dims of ragged: no sizes have K of at most V"):
+        stream(family, kernel, dims={"K": choices(5), "V": choices(2, 3)}, examples=3)
+    case = stream(family, kernel, dims={"K": choices(5)}, examples=3)[0]
+    assert case.dims["V"] >= 5, "the other dim moves where one is fixed"
+    with pytest.raises(ValueError, match=r"the case gives K=5 and V=2; expected K of at most V"):
+        build(case.with_dims(V=2), family.signature, domains=family.domains)

@@ -61,6 +61,15 @@ def rope_of_one(x, cu, pos):
 def packed():
     return X, CU, POS
 
+def tabled(x, table, cu, pos):
+    return x * table[pos][:, None] + 0 * x[cu[:-1].long().clamp(max=len(x) - 1)].sum()
+
+def tabled_once_more(x, table, cu, pos):
+    return x * table[(pos + 1).clamp(max=len(table) - 1)][:, None]
+
+def packed_with_a_table():
+    return X, torch.randn(40, generator=made(4)), CU, POS
+
 def moe(x, w, top):
     return torch.einsum("td,tkd->tk", x, w[top])
 
@@ -131,6 +140,13 @@ def checked(run: Run, kernel: str, reference: str, like: str, *words: str) -> tu
             "rope_of_sequences",
             "packed",
             "pos is taken as the place of each token in its sequence",
+        ),
+        (
+            "tabled",
+            "tabled_once_more",
+            "tabled",
+            "packed_with_a_table",
+            "of each token in its sequence in cu, below C;",
         ),
         ("moe", "moe_in_order", "moe", "experts", "top is taken as indices 0 to C-1, distinct in a row"),
         ("segmented", "rope", "segmented", "segments", "seq is taken as segments 0 to 1, sorted"),

@@ -341,7 +341,6 @@ def test_an_input_that_another_reads_is_there_with_it() -> None:
         (lambda: Lengths("T", minimum=-1), "Lengths has minimum -1; expected a length of at least 0"),
         (lambda: Segments(), "Segments has neither bound nor of; expected one of them"),
         (lambda: Segments("N", of="cu"), "Segments has bound 'N' and of 'cu'; expected one of them"),
-        (lambda: Positions("N", of="cu"), "Positions has bound 'N' and of 'cu'; expected one of them"),
         (lambda: Bits(7), "Bits has width 7; expected one of 8, 16, 32, 64"),
     ],
 )

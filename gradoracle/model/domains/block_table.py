@@ -10,7 +10,19 @@ from torch import Tensor
 
 from gradoracle.model import layouts
 from gradoracle.model.domains.distinct import repeated
-from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, at, below, outside, top
+from gradoracle.model.domains.domain import (
+    NONE,
+    Domain,
+    Drawing,
+    Longer,
+    Neighbours,
+    Sizes,
+    at,
+    below,
+    outside,
+    product,
+    top,
+)
 from gradoracle.model.signature import TensorSpec
 
 _NEW = -(1 << 40)  # marks entries that still need a block
@@ -42,12 +54,14 @@ class BlockTable(Domain):
 
     @property
     def rowwise(self) -> bool:
-        """A block is named once, or an entry is used or not."""
-        return not self.shared or self.lengths != ""
+        """A block is named once."""
+        return not self.shared
 
     def allows(self, layout: str, shape: Sequence[int]) -> bool:
-        """See ``Domain.allows``; not even another row may repeat one, unless blocks are shared and all are used."""
-        return not self.rowwise or not layouts.LAYOUTS[layout].repeats or max(shape, default=1) == 1
+        """See ``Domain.allows``; not even another row may repeat a block, unless blocks are shared."""
+        if self.shared or not layouts.LAYOUTS[layout].repeats:
+            return super().allows(layout, shape)
+        return max(shape, default=1) == 1
 
     @property
     def recipes(self) -> tuple[str, ...]:
@@ -77,7 +91,7 @@ class BlockTable(Domain):
 
     def at_most(self, dims: Sequence[str]) -> tuple[tuple[str, str], ...]:
         """No more entries than blocks."""
-        return () if self.shared else (("*".join(d if d.isidentifier() else f"({d})" for d in dims), str(self.bound)),)
+        return () if self.shared else ((product(dims), str(self.bound)),)
 
     def drawn(self, drawing: Drawing) -> Tensor:
         """See ``Domain.drawn``."""
@@ -144,11 +158,11 @@ class BlockTable(Domain):
         lacks = used & ((out == _NEW) | (out == self.unused) if self.lengths else out == _NEW)
         out = torch.where(used, out, self.unused)
         if lacks.any():
-            taken = torch.where(used & ~lacks, out, _NEW)
-            free = [n for n in range(top(self.bound, longer.after)) if self.shared or not (taken == n).any()]
+            taken = set() if self.shared else set(out[used & ~lacks].tolist())
+            free = [n for n in range(top(self.bound, longer.after)) if n not in taken]
             count = int(lacks.sum())
-            chosen = [free[0]] * count if self.shared else (free + free[:1] * count + [0] * count)[:count]
-            out[lacks] = torch.tensor(chosen, device=out.device)
+            chosen = free[:1] * count if self.shared else [*free[:count], *[0] * (count - len(free))]
+            out[lacks] = torch.tensor(chosen, dtype=out.dtype, device=out.device)
         return out.to(values.dtype)
 
     @property

@@ -122,8 +122,7 @@ def repeated(values: Tensor, what: str = "in its row") -> str:
 
 def lacking(values: Tensor, count: int) -> Tensor:
     """The least of 0 .. count - 1 that each row lacks, [... 1]; ``count`` where it lacks none."""
-    rows = values.long().reshape(-1, values.shape[-1])
-    least = torch.arange(rows.shape[-1] + 1, device=values.device)
-    there = (rows[:, None, :] == least[None, :, None]).any(-1)  # one of these is lacking in any case
-    found = (~there).long().argmax(-1).clamp(max=count)
-    return found.reshape(*values.shape[:-1], 1).to(values.dtype)
+    ordered, _ = values.long().sort(-1)
+    step = torch.arange(values.shape[-1], device=values.device)
+    found = (ordered == step).long().cumprod(-1).sum(-1, keepdim=True)  # how many of 0, 1, 2... are there
+    return found.clamp(max=count).to(values.dtype)

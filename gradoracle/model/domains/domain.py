@@ -175,9 +175,11 @@ class Domain(ABC):
 
     def allows(self, layout: str, shape: Sequence[int]) -> bool:
         """Whether an input of that shape keeps to the domain in a layout, which may repeat some of its elements."""
-        if not layouts.LAYOUTS[layout].repeats or not self.rowwise or max(shape, default=1) == 1:
+        if not layouts.LAYOUTS[layout].repeats or max(shape, default=1) == 1:
             return True
-        return layout == "expanded" and layouts.expanded_dim(shape) < len(shape) - 1
+        if self.reads:
+            return False
+        return not self.rowwise or (layout == "expanded" and layouts.expanded_dim(shape) < len(shape) - 1)
 
     def extended(self, values: Tensor, longer: Longer, beside: Neighbours = NONE) -> Tensor:
         """The values with one more member along some axes; those of the former members stay where that is possible.
@@ -244,6 +246,11 @@ def below(bound: int | str) -> str:
 def top(bound: int | str, sizes: Sizes) -> int:
     """A bound at given sizes of the dims."""
     return size(str(bound), sizes)
+
+
+def product(dims: Sequence[str]) -> str:
+    """The number of elements of a tensor of these dims, as an expression."""
+    return "*".join(dim if dim.isidentifier() else f"({dim})" for dim in dims)
 
 
 def named_dims(dims: Sequence[str]) -> frozenset[str]:

@@ -18,6 +18,7 @@ from gradoracle.model.domains.domain import (
     at,
     named_dims,
     outside,
+    product,
     top,
 )
 from gradoracle.model.domains.sequences import beside_of, drawn_beside, fault_beside, positions, since
@@ -33,22 +34,12 @@ class Positions(Domain):
 
     Attributes:
         bound: the number that no position reaches, such as the rows of a table of rotations: a number or a dim (or an
-            expression of dims); "": the last dim.
+            expression of dims); "": the last dim. With ``of`` there are no more tokens than that.
         of: the input of offsets (or of counts) that says where the sequences end; "": they end anywhere.
-
-    Raises:
-        ValueError: both are given.
     """
 
     bound: int | str = ""
     of: str = ""
-
-    def __post_init__(self) -> None:
-        if self.of and self.bound != "":
-            raise ValueError(
-                f"Positions has bound {self.bound!r} and of {self.of!r}; expected one of them, since the sequences of "
-                f"{self.of} may be longer"
-            )
 
     @property
     def simplest(self) -> str:
@@ -74,6 +65,10 @@ class Positions(Domain):
         """See ``Domain.misfit``."""
         return "" if spec.dims else "is one number, but positions are along a dim"
 
+    def at_most(self, dims: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        """No more tokens than positions, where a sequence of another input may have all of them."""
+        return ((product(dims), str(self.bound)),) if self.of and self.bound != "" else ()
+
     def grouped(self, dims: Sequence[str]) -> frozenset[str]:
         """The tokens."""
         return named_dims(dims if self.of else dims[-1:])
@@ -98,10 +93,11 @@ class Positions(Domain):
     def fault(self, values: Tensor, sizes: Sizes, beside: Neighbours = NONE) -> str:
         """See ``Domain.fault``."""
         values = values.long()
+        beyond = outside(values, 0, self._most(values.shape, sizes) - 1, "positions")
         if self.of:
-            return fault_beside(values, beside, self.of, positions)
-        if wrong := outside(values, 0, self._most(values.shape, sizes) - 1, "positions"):
-            return wrong
+            return fault_beside(values, beside, self.of, positions) or ("" if self.bound == "" else beyond)
+        if beyond:
+            return beyond
         breaks = (values != 0) & (values.diff(dim=-1, prepend=values[..., :1]) != 1)
         if breaks.any():
             return f"holds {at(values, breaks)}, expected one more than the position before it, or 0"
@@ -124,6 +120,7 @@ class Positions(Domain):
     @property
     def words(self) -> str:
         """See ``Domain.words``."""
-        if self.of:
-            return f"the place of each token in its sequence in {self.of}"
-        return "positions, from 0 in each sequence" + (f", below {self.bound}" if self.bound != "" else "")
+        what = (
+            f"the place of each token in its sequence in {self.of}" if self.of else "positions, from 0 in each sequence"
+        )
+        return what + (f", below {self.bound}" if self.bound != "" else "")

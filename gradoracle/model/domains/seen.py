@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradoracle.model.dims import dim_names
 from gradoracle.model.domains.bits import Bits
 from gradoracle.model.domains.block_table import BlockTable
 from gradoracle.model.domains.distinct import Distinct, repeated
@@ -31,10 +32,14 @@ class Guess:
     Attributes:
         domain: the domain.
         chance: that integers drawn at random from the same range obey it, too; 1 where another domain may be meant.
+        beyond: dims that may bound the values as well, which the tokens are never more than.
+        numbered: whether the bound is a number of the example, and some dim may be meant.
     """
 
     domain: Domain
     chance: float
+    beyond: tuple[str, ...] = ()
+    numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,15 +50,20 @@ class Seen:
         values: the tensor.
         dims: its dims.
         sizes: the sizes of all dims of the example.
-        shared: the dims that some input of floats has.
+        floats: the dims of each input of floats.
         beside: the other integer inputs whose domains are known.
     """
 
     values: Tensor
     dims: tuple[str, ...]
     sizes: Mapping[str, int]
-    shared: frozenset[str]
+    floats: tuple[tuple[str, ...], ...]
     beside: Neighbours
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The dims that some input of floats has."""
+        return frozenset(name for dims in self.floats for name in _names(dims))
 
     @property
     def whole(self) -> Tensor:
@@ -87,9 +97,25 @@ class Seen:
         found = reached if len(reached) == 1 else self.above
         return found[0] if len(found) == 1 else ""
 
+    @property
+    def tables(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The dims that positions may index, such as the rows of a table: those shorter than the tokens, the others.
+
+        They are dims of inputs without tokens, and of none with them.
+        """
+        tokens = {name for dim in self.dims for name in dim_names(dim)}
+        beside = {name for dims in self.floats if tokens & _names(dims) for name in _names(dims)}
+        others = [dim for dim in self.above if dim in self.shared - tokens - beside]
+        shorter = tuple(dim for dim in others if self.sizes[dim] < self.values.numel())
+        return shorter, tuple(dim for dim in others if dim not in shorter)
+
     def obeys(self, domain: Domain) -> bool:
         """Whether all values lie in a domain."""
         return not domain.fault(self.values, self.sizes, self.beside)
+
+
+def _names(dims: tuple[str, ...]) -> set[str]:
+    return {name for dim in dims for name in dim_names(dim)}
 
 
 def guesses(seen: Seen) -> list[Guess]:
@@ -125,11 +151,15 @@ def _seed(seen: Seen) -> Guess | None:
 
 def _by_offsets(seen: Seen, kind: type[Positions] | type[Segments]) -> Guess | None:
     """What the offsets of another input say of each token."""
+    short, beyond = seen.tables
     for name, domain in seen.beside.domains.items():
-        if domain.is_read_as("offsets") and name in seen.beside.values:
+        if domain.is_read_as("offsets") and name in seen.beside.values and not (kind is Positions and short):
             own = kind(of=name)
-            if own.fault(seen.values, seen.sizes, seen.beside) == "":
-                return Guess(own, 0.0)
+            if not seen.obeys(own):
+                continue
+            if kind is Positions and len(beyond) == 1:
+                return Guess(Positions(beyond[0], of=name), 0.0)
+            return Guess(own, 0.0, beyond if kind is Positions else ())
     return None
 
 
@@ -139,10 +169,8 @@ def _segments(seen: Seen) -> Guess | None:
     fits = bool((seen.whole[..., 0] == 0).all() and ((steps == 0) | (steps == 1)).all()) and seen.high > 0
     if not fits or seen.dims[-1] not in seen.shared or is_counting(seen.values):
         return None
-    count = seen.high + 1
-    bound = next((dim for dim, size in seen.sizes.items() if size == count), count)
-    ways = math.comb(seen.row - 1, seen.high) / float(count) ** seen.row
-    return Guess(Segments(bound), ways**seen.rows)
+    ways = math.comb(seen.row - 1, seen.high) / float(seen.high + 1) ** seen.row
+    return Guess(Segments(seen.bound or seen.high + 1), ways**seen.rows, numbered=not seen.bound)
 
 
 def _positions(seen: Seen) -> Guess | None:
@@ -150,7 +178,11 @@ def _positions(seen: Seen) -> Guess | None:
     if seen.dims[-1] not in seen.shared or seen.high == 0 or not seen.obeys(Positions()):
         return None
     ways = 2.0 ** (seen.row - 1) / float(seen.high + 1) ** seen.row
-    return Guess(Positions(), 1.0 if is_counting(seen.values) else ways**seen.rows)
+    short, beyond = seen.tables
+    chance = 1.0 if is_counting(seen.values) else ways**seen.rows
+    if len(short) + len(beyond) == 1:
+        return Guess(Positions((*short, *beyond)[0]), chance)
+    return Guess(Positions(seen.high + 1 if short else ""), chance, beyond, bool(short))
 
 
 def _permutation(seen: Seen) -> Guess | None:

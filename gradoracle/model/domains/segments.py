@@ -56,11 +56,6 @@ class Segments(Domain):
         return "index" if self.of else "lowest"
 
     @property
-    def rowwise(self) -> bool:
-        """Whether another input says where the segments end."""
-        return self.of != ""
-
-    @property
     def recipes(self) -> tuple[str, ...]:
         """Random, one segment (the first or the last), two, about equal ones; with ``of`` there is no choice."""
         return ("index",) if self.of else (*super().recipes, "equal")

@@ -77,11 +77,13 @@ CASES = [
 def outside(family: Family, seen: list[str]) -> Any:
     """The definition, which notes calls with integers outside of their domains."""
 
-    def call(*given: Tensor, **options: Any) -> Any:
-        inputs = dict(zip([spec.name for spec in family.signature.inputs], given, strict=True))
+    def call(*given: Tensor, **keyword: Any) -> Any:
+        positional = [spec.name for spec in family.signature.inputs if not spec.keyword]
+        named = {name: tensor for name, tensor in keyword.items() if isinstance(tensor, Tensor)}
+        inputs = dict(zip(positional, given, strict=True)) | named
         sizes = sizes_of(family, inputs)
         seen.extend(f"{fault} at {sizes}" for fault in faults(family, inputs, sizes))
-        return family.definition(*given)
+        return family.definition(*given, **keyword)
 
     return call
 
@@ -111,13 +113,17 @@ def test_every_variant_of_a_case_lies_in_the_domains(own: str, name: str) -> Non
 def test_a_call_outside_of_the_domains_is_seen() -> None:
     for own, (family, cases) in OWN.items():
         seen: list[str] = []
-        given = dict(build(cases[0], family.signature, domains=family.domains).inputs)
-        call = outside(family, seen)
-        call(*given.values())
+        full = next(case for case in cases if own != "flat" or "pos" in case.draws)
+        given = dict(build(full, family.signature, domains=family.domains).inputs)
+        keyword = {spec.name for spec in family.signature.inputs if spec.keyword} & given.keys()
+        call, named = outside(family, seen), {name: given.pop(name) for name in keyword}
+        call(*given.values(), **named)
         assert not seen
-        name = {"packed": "own", "tokens": "order", "ragged": "place"}[own]
+        name = {"packed": "own", "tokens": "order", "ragged": "place", "flat": "pos"}[own]
+        group = named if name in named else given
+        group[name] = group[name] + 1
         with contextlib.suppress(IndexError, RuntimeError):  # of the definition, which reads outside
-            call(*{**given, name: given[name] + 1}.values())
+            call(*given.values(), **named)
         assert [text.split()[0] for text in seen] == [name]
 
 
