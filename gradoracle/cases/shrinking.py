@@ -170,7 +170,16 @@ class _Ladder:
         signature = self.within.signature
         changed["draws"] = signature.constraints.complete(changed["draws"])
         changed["draws"] = signature.without_absent(changed["draws"], changed["options"])
+        changed["draws"] = {name: self._allowed(name, draw, changed["dims"]) for name, draw in changed["draws"].items()}
         return replace(self.case, **changed)
+
+    def _allowed(self, name: str, draw: Draw, dims: Mapping[str, int]) -> Draw:
+        """The draw, contiguous where integers of a smaller shape would leave their domain in its layout."""
+        if name not in self.within.integers:
+            return draw
+        shape = self.within.integers[name].shape(dims)
+        is_allowed = self.within.family.domains[name].allows(draw.layout, shape)
+        return draw if is_allowed else replace(draw, layout="contiguous")
 
 
 class _Search:

@@ -95,3 +95,21 @@ def test_sizes_that_leave_too_few_values_are_one_sentence() -> None:
     assert case.dims["V"] >= 5, "the other dim moves where one is fixed"
     with pytest.raises(ValueError, match=r"the case gives K=5 and V=2; expected K of at most V"):
         build(case.with_dims(V=2), family.signature, domains=family.domains)
+
+
+def test_rows_that_repeat_are_contiguous_once_there_is_one() -> None:
+    """Along a row no value may repeat, and of one row a stride of 0 would be along it."""
+    family, kernel = FAMILIES["ragged"], KERNELS["ragged"]
+    dims = {"B": 3, "T": 5, "V": 4, "K": 3, "M": 2, "P": 9, "S": 2}
+    case = Case("ragged", dims, draws={"best": Draw("index", "expanded")}, seed=4)
+    built: list[Case] = []
+
+    def violates(case: Case) -> bool:
+        legal(family, case)
+        built.append(case)
+        return case.dims["K"] > 1 and case.draws.get("best", Draw()).layout == "expanded"
+
+    legal(family, case)
+    least, _ = shrink(family, kernel, case, violates, seconds=60)
+    assert least.dims["B"] == 2 and least.draws["best"] == Draw("index", "expanded")
+    assert any(each.dims["B"] == 1 for each in built)
