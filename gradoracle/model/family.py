@@ -131,6 +131,12 @@ def family(
                     f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, "
                     "which are not tensors of it"
                 )
+            for tensor in sorted(tensors.keys() & ranges.keys()):
+                if tensors[tensor] not in ranges[tensor].recipes:
+                    raise ValueError(
+                        f"family {own}: joint recipe {recipe!r} gives {tensor} {tensors[tensor]!r}; expected one of "
+                        f"{', '.join(ranges[tensor].recipes)}"
+                    )
         strange = sorted(set(beside_large or {}) - names - set(signature.dims))
         if strange:
             raise ValueError(f"family {own}: beside_large names {strange}, which are neither dims nor tensors of it")

@@ -384,3 +384,34 @@ def test_a_case_line_with_a_recipe_or_layout_of_another_domain_is_refused() -> N
     ):
         with pytest.raises(ValueError, match=says):
             build(case.with_draws(**draw), own.signature, domains=own.domains)
+
+
+def test_a_joint_recipe_of_another_domain_is_refused() -> None:
+    domains = {"i": Distinct("T"), "cu": Offsets("T")}
+    with pytest.raises(ValueError, match=r"joint recipe 'both' gives cu 'identity'; expected one of index, lowest"):
+        gradoracle.family(pick, domains=domains, joint={"both": {"cu": "identity"}})
+    made = gradoracle.family(pick, domains=domains, joint={"both": {"cu": "empty", "x": "ties"}})
+    assert made.joint["both"] == {"cu": "empty", "x": "ties"}
+
+
+def spread(x: Float[Tensor, "*batch T"], i: Int[Tensor, "*batch T"], j: Int[Tensor, "T *batch"]) -> Float[Tensor, "T"]:
+    return x
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [Offsets("T", minimum=1), Lengths("T", total=True), Segments("T"), Positions(), Permutation("T"), Distinct("T")],
+    ids=str,
+)
+def test_rows_have_a_last_dim(domain: Domain) -> None:
+    """Of any number of dims, which may be none, no row is known."""
+    with pytest.raises(ValueError, match=r"j has dims \[T \*batch\], but .* need a last dim of one name, number or"):
+        gradoracle.family(spread, domains={"i": IndexDomain("T"), "j": domain})
+    if not isinstance(domain, Offsets):
+        gradoracle.family(spread, domains={"i": domain, "j": IndexDomain("T")})
+
+
+def test_entries_and_tokens_that_are_counted_have_named_dims() -> None:
+    for domain in (BlockTable("T"), Positions("T", of="j")):
+        with pytest.raises(ValueError, match=r"family spread: i has (the )?dims .*batch.* need"):
+            gradoracle.family(spread, domains={"i": domain, "j": IndexDomain("T")})

@@ -17,6 +17,7 @@ from gradoracle.model.domains.domain import (
     Sizes,
     at,
     below,
+    misfit_of_rows,
     outside,
     place,
     top,
@@ -102,13 +103,6 @@ class Distinct(Domain):
     def words(self) -> str:
         """See ``Domain.words``."""
         return f"indices 0 to {below(self.bound)}, distinct in a row{' and ascending' if self.sorted else ''}"
-
-
-def misfit_of_rows(spec: TensorSpec, what: str) -> str:
-    """``Domain.misfit`` of what lies along a last dim, which ``*NAME`` is not."""
-    if not spec.dims or spec.dims[-1].startswith("*"):
-        return f"has dims [{' '.join(spec.dims)}], but {what} need a last dim of one name, number or expression"
-    return ""
 
 
 def repeated(values: Tensor, what: str = "in its row") -> str:

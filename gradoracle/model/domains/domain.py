@@ -248,6 +248,13 @@ def top(bound: int | str, sizes: Sizes) -> int:
     return size(str(bound), sizes)
 
 
+def misfit_of_rows(spec: TensorSpec, what: str) -> str:
+    """``Domain.misfit`` of what lies along a last dim, which ``*NAME`` is not."""
+    if not spec.dims or spec.dims[-1].startswith("*"):
+        return f"has dims [{' '.join(spec.dims)}], but {what} need a last dim of one name, number or expression"
+    return ""
+
+
 def product(dims: Sequence[str]) -> str:
     """The number of elements of a tensor of these dims, as an expression."""
     return "*".join(dim if dim.isidentifier() else f"({dim})" for dim in dims)

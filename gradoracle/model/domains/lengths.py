@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.dims import dim_names
-from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, outside, place, top
+from gradoracle.model.domains.domain import (
+    NONE,
+    Domain,
+    Drawing,
+    Longer,
+    Neighbours,
+    Sizes,
+    misfit_of_rows,
+    outside,
+    place,
+    top,
+)
 from gradoracle.model.domains.offsets import CUTS, drawn_offsets
 from gradoracle.model.signature import TensorSpec
 
@@ -55,7 +66,7 @@ class Lengths(Domain):
 
     def misfit(self, spec: TensorSpec) -> str:
         """See ``Domain.misfit``."""
-        return "is one number, but lengths that add up are along a dim" if self.total and not spec.dims else ""
+        return misfit_of_rows(spec, "lengths that add up") if self.total else ""
 
     def at_most(self, dims: Sequence[str]) -> tuple[tuple[str, str], ...]:
         """No more rows than tokens, if none is empty."""

@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.dims import dim_names
-from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, at, place, top
+from gradoracle.model.domains.domain import (
+    NONE,
+    Domain,
+    Drawing,
+    Longer,
+    Neighbours,
+    Sizes,
+    at,
+    misfit_of_rows,
+    place,
+    top,
+)
 from gradoracle.model.signature import TensorSpec
 
 CUTS = ("index", "lowest", "highest", "collisions", "equal", "empty", "tails")
@@ -59,8 +70,8 @@ class Offsets(Domain):
 
     def misfit(self, spec: TensorSpec) -> str:
         """See ``Domain.misfit``."""
-        if not spec.dims:
-            return "is one number, but offsets are along a dim"
+        if wrong := misfit_of_rows(spec, "offsets"):
+            return wrong
         if self.leading and spec.dims[-1] == "1":
             return "has one element, but offsets have one more than there are sequences"
         return ""

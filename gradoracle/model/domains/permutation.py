@@ -7,8 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradoracle.model.domains.distinct import misfit_of_rows, repeated
-from gradoracle.model.domains.domain import NONE, Domain, Drawing, Longer, Neighbours, Sizes, outside, top
+from gradoracle.model.domains.distinct import repeated
+from gradoracle.model.domains.domain import (
+    NONE,
+    Domain,
+    Drawing,
+    Longer,
+    Neighbours,
+    Sizes,
+    misfit_of_rows,
+    outside,
+    top,
+)
 from gradoracle.model.signature import TensorSpec
 
 

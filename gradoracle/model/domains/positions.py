@@ -16,6 +16,7 @@ from gradoracle.model.domains.domain import (
     Neighbours,
     Sizes,
     at,
+    misfit_of_rows,
     named_dims,
     outside,
     product,
@@ -63,7 +64,9 @@ class Positions(Domain):
 
     def misfit(self, spec: TensorSpec) -> str:
         """See ``Domain.misfit``."""
-        return "" if spec.dims else "is one number, but positions are along a dim"
+        if self.of and self.bound != "" and (starred := [dim for dim in spec.dims if dim.startswith("*")]):
+            return f"has the dims {starred[0]}, but positions below {self.bound} that follow {self.of} need named dims"
+        return misfit_of_rows(spec, "positions")
 
     def at_most(self, dims: Sequence[str]) -> tuple[tuple[str, str], ...]:
         """No more tokens than positions, where a sequence of another input may have all of them."""

@@ -17,6 +17,7 @@ from gradoracle.model.domains.domain import (
     Sizes,
     at,
     below,
+    misfit_of_rows,
     named_dims,
     outside,
     place,
@@ -67,7 +68,7 @@ class Segments(Domain):
 
     def misfit(self, spec: TensorSpec) -> str:
         """See ``Domain.misfit``."""
-        return "" if spec.dims else "is one number, but segments are along a dim"
+        return misfit_of_rows(spec, "segments")
 
     def grouped(self, dims: Sequence[str]) -> frozenset[str]:
         """The tokens."""
