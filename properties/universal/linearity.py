@@ -111,8 +111,9 @@ def _underflows(evidence: Evidence, name: str) -> Tensor:
 def _other(tangent: Tensor, name: str) -> Tensor:
     """The tangent with its elements reversed and hashed signs."""
     uniform = torch.from_numpy(hashing.uniform(1, f"signs {name}", tangent.numel())).reshape(tangent.shape)
-    signs = torch.where(uniform < 0.5, -1.0, 1.0).to(tangent.device, tangent.dtype)
-    return tangent.flip(tuple(range(tangent.dim()))) * signs
+    signs = torch.where(uniform < 0.5, -1.0, 1.0).to(tangent.device)
+    # in float64, as PyTorch flips and multiplies no 8-bit floats
+    return (tangent.double().flip(tuple(range(tangent.dim()))) * signs).to(tangent.dtype)
 
 
 def _inner_products(
