@@ -105,6 +105,35 @@ def _stepped(x: Tensor) -> Tensor:
     return (x > 0).to(x.dtype) * x + (x.round() == 1) * x.square() + torch.where((x < 1) & (x >= -1), x, x * x)
 
 
+def _complex(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of complex tensors, as one of real tensors whose last dim has their parts."""
+
+    def of_parts(*tensors: Tensor) -> Tensor:
+        found = function(*map(torch.view_as_complex, tensors))
+        return torch.view_as_real(found.resolve_conj()) if found.is_complex() else found
+
+    return of_parts
+
+
+def _long_convolution(x: Tensor, y: Tensor) -> Tensor:
+    return torch.fft.irfft(torch.fft.rfft(x, 10) * torch.fft.rfft(y, 10), 10)[..., :5]
+
+
+def _turning(x: Tensor, size: Tensor, angle: Tensor) -> Tensor:
+    pole, h, states = torch.polar(torch.sigmoid(size), angle), torch.zeros(5, dtype=torch.complex128), []
+    for z in torch.view_as_complex(x):
+        h = pole * h + z
+        states.append(h)
+    return torch.view_as_real(torch.stack(states))
+
+
+def _written_in_place(z: Tensor) -> Tensor:
+    out = torch.where(z.real > 0, z, 0.5j).clone()
+    out[0] = z[1] * 1j
+    out[:, 1:].mul_(z[:, :-1])
+    return torch.cat([out, torch.ones_like(z)], -1)
+
+
 CATALOGUE: dict[str, Entry] = {
     # elementwise
     "add": _entry(lambda x, y: torch.add(x, y, alpha=0.3) + 1.5, X, Y),
@@ -253,6 +282,24 @@ CATALOGUE: dict[str, Entry] = {
     # in place, as user code has it
     "in_place": _entry(lambda x, y: (x * 2).add_(y).mul_(y).div_(3.0).exp_(), X, Y),
     "slice_assignment": _entry(lambda x, y: _assigned(x, y), X, Y),
+    # complex numbers
+    "complex_product": _entry(_complex(lambda z, w: z * w.conj() * 2j - z + 1.5 - 3 * w.sum(-1)), (3, 2), (3, 2)),
+    "complex_quotient": _entry(
+        _complex(lambda z, w: z / (w + 3) + (w + 4).reciprocal() - 1j / (w + 3)), (3, 2), (3, 2)
+    ),
+    "complex_power": _entry(_complex(lambda z: z**3 - z.square() + (z + 3) ** -2), (3, 2)),
+    "complex_exponential": _entry(_complex(lambda z: torch.exp(z * 0.5j) * z.real), (3, 2)),
+    "complex_magnitude": _entry(_complex(lambda z: z.abs() * z.imag), (3, 2), interval=POSITIVE),
+    "complex_sign": _entry(_complex(torch.sgn), (3, 2), interval=POSITIVE),
+    "complex_matrices": _entry(_complex(lambda z, w: (z @ w).mH), (2, 3, 2), (3, 4, 2)),
+    "complex_in_place": _entry(_complex(_written_in_place), (3, 2, 2), interval=POSITIVE),
+    "polar": _entry(_turning, (3, 5, 2), Y, Y),
+    "rfft": _entry(lambda x: torch.view_as_real(torch.fft.rfft(x, norm="ortho")) * 0.1, (2, 34)),
+    "irfft": _entry(_long_convolution, X, Y),
+    "fft": _entry(_complex(lambda z: torch.fft.fft(z).square()), (2, 18, 2)),
+    "ifft2": _entry(_complex(lambda z: torch.fft.ifft2(z) * z), (3, 4, 2)),
+    "irfft_of_odd_length": _entry(_complex(lambda z: torch.fft.irfftn(z, s=(3, 5)).square()), (3, 3, 2)),
+    "hfft": _entry(_complex(lambda z: torch.fft.hfft(z, 6)), (2, 4, 2)),
     # whole definitions
     "attention": _entry(lambda q, k, v: torch.softmax(q @ k.mT * 0.5, -1) @ v, (2, 4, 3), (2, 5, 3), (2, 5, 2)),
     "masked_attention": _entry(_masked_attention, (4, 2), (3, 2), (3, 2)),

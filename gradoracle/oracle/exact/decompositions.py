@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions
 
+from gradoracle.oracle.exact import complex_numbers
+
 aten = torch.ops.aten
 
 
@@ -22,7 +24,9 @@ aten = torch.ops.aten
 def table() -> Any:
     """The decompositions that ``trace`` applies, by operator; softmax and log_softmax stay whole."""
     core = core_aten_decompositions()
-    decompositions = {operator: core[operator] for operator in core}  # the ``get`` of PyTorch's table finds nothing
+    decompositions = _Decompositions(
+        {operator: core[operator] for operator in core}
+    )  # ``get`` of ``core`` finds nothing
     decompositions.update(
         {
             aten.gelu.default: _gelu,
@@ -45,6 +49,7 @@ def table() -> Any:
             aten.elu.default: _elu,
             aten.hardtanh.default: _hardtanh,
             aten.select_scatter.default: _select_scatter,
+            **complex_numbers.of_real(),
         }
     )
     return decompositions
@@ -58,6 +63,13 @@ def of_movements() -> Any:
         *(aten.squeeze.dim, aten.squeeze.default, aten.transpose.int, aten.t.default, aten._unsafe_view.default),
     )
     return {operator: table()[operator] for operator in moving if operator in table()}
+
+
+class _Decompositions(dict[Any, Any]):
+    """By operator. What ``get`` finds also decomposes each operator of complex tensors into real ones."""
+
+    def get(self, operator: Any, default: Any = None) -> Any:
+        return functools.partial(complex_numbers.decomposed, operator, super().get(operator, default))
 
 
 def _constant(x: Tensor, value: float) -> Tensor:
