@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gradoracle
 
-STATE = ("running_mean", "running_var")
+STATE = {"running_mean": "next_mean", "running_var": "next_var"}
 
 
 @gradoracle.family(
@@ -87,16 +87,15 @@ class _BatchNorm(torch.autograd.Function):
 
 def _step(x, w, b, running_mean, running_var, bug):
     assert running_mean.is_contiguous() and running_var.is_contiguous(), "running statistics must be contiguous"
-    y = _BatchNorm.apply(x, w, b, running_mean.detach(), running_var.detach(), bug)
-    return y, running_mean.detach(), running_var.detach()
+    return _BatchNorm.apply(x, w, b, running_mean, running_var, bug)
 
 
-@gradoracle.kernel(batch_norm, mutates=STATE, no_gradient=STATE)
+@gradoracle.kernel(batch_norm, state=STATE)
 def right(x, w, b, running_mean, running_var):
     return _step(x, w, b, running_mean, running_var, False)
 
 
-@gradoracle.kernel(batch_norm, mutates=STATE, no_gradient=STATE)
+@gradoracle.kernel(batch_norm, state=STATE)
 def wrong(x, w, b, running_mean, running_var):
     """The running variance is the biased one."""
     return _step(x, w, b, running_mean, running_var, True)

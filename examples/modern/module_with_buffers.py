@@ -32,22 +32,10 @@ class _Normalised(nn.Module):
         self.power.square_().mul_(0.75).add_(x.detach().square().mean(0), alpha=0.25)
         y = x * self.weight * torch.rsqrt(self.power + 1e-3)
         if self.bug:
-            self.power.mul_(0.75)
+            self.power.mul_(0.75)  # decays once more after it was used
         return y
 
 
-def _called(x, weight, power, bug):
-    module = _Normalised(bug)
-    y = torch.func.functional_call(module, {"weight": weight, "power": power.detach()}, (x,))
-    return y, power.detach()
-
-
-@gradoracle.kernel(normalised, mutates=("power",), no_gradient=("power",))
-def right(x, weight, power):
-    return _called(x, weight, power, False)
-
-
-@gradoracle.kernel(normalised, mutates=("power",), no_gradient=("power",))
-def wrong(x, weight, power):
-    """Its buffer decays once more after it was used."""
-    return _called(x, weight, power, True)
+_declared = gradoracle.kernel(normalised, state={"power": "next_power"})
+right = _declared(_Normalised(bug=False))
+wrong = _declared(_Normalised(bug=True))

@@ -15,6 +15,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import Sizes, require_positive
 from gradoracle.model.modules import input_names, of_parameters
 from gradoracle.model.signature import Defined, OptionValue
+from gradoracle.model.state import returning_state
 
 Tensors = dict[str, Tensor]
 Options = dict[str, object]
@@ -155,6 +156,7 @@ def kernel(
     deterministic: bool = False,
     mutates: Sequence[str] = (),
     no_gradient: Sequence[str] = (),
+    state: Mapping[str, str] | None = None,
     blocks: Mapping[str, object] | None = None,
     tiles: Mapping[str, int] | None = None,
     needs_cuda: bool = False,
@@ -169,22 +171,33 @@ def kernel(
     The parameters of an nn.Module instance that require grad are given by the inputs of the same names, where
     ``inner.weight`` is the input ``inner_weight``; the other inputs are the arguments of its ``forward``.
 
+    Args:
+        state: ``{"running_mean": "next_mean"}``: the callable changes the input ``running_mean`` in place (of a module:
+            the buffer of that name), and what it is after the call is the output ``next_mean``, which the callable does
+            not return. It is an input without a gradient.
+        family, name, contracts, algorithm, dtypes, dims, deterministic, mutates, no_gradient, blocks, tiles,
+            needs_cuda, ieee_dots, vjp, jvp, hvp, claims: fields of ``Kernel``.
+
     Raises:
         TypeError: the callable cannot take the family's inputs, or these lack a parameter of the module.
-        ValueError: the family has no such dim, a size is 0, or a claim is no derivative.
+        ValueError: the family has no such dim or state, a size is 0, or a claim is no derivative.
     """
     claimed = None if claims is None else claims_of(claims)
 
     def build(function: Callable[..., object]) -> Kernel:
-        if isinstance(function, nn.Module) and input_names(function):
-            function = of_parameters(function, family.signature)
+        kept = dict(state or {})
+        if isinstance(function, nn.Module) and (input_names(function) or kept):
+            function = of_parameters(function, family.signature, kept)
         supported, notes = accepted_options(family, function)
         label = str(name or getattr(function, "__name__", "kernel"))
         _require_dims(label, family, dims or {})
+        if kept:
+            function = returning_state(function, label, family, kept)
+        changed, constant = (tuple(dict.fromkeys((*names, *kept))) for names in (mutates, no_gradient))
         return Kernel(
             label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
-            algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, tuple(mutates),
-            tuple(no_gradient), dict(blocks or {}), tiles=dict(tiles or {}), outside=True, notes=notes,
+            algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, changed,
+            constant, dict(blocks or {}), tiles=dict(tiles or {}), outside=True, notes=notes,
             needs_cuda=needs_cuda, ieee_dots=ieee_dots, claims=claimed,
         )  # fmt: skip
 
