@@ -172,6 +172,7 @@ def setup_of(request: Request, device: str) -> Setup:
         request.claims,
         barred=request.barred,
         python=request.python,
+        dims=dict(request.dims),
     )
 
 

@@ -13,6 +13,7 @@ from gradoracle.check.properties import properties_of
 from gradoracle.execution.hosted import HostSetup, Outline, tuners
 from gradoracle.model.contract import contract
 from gradoracle.model.description import Asked, Elsewhere, HostedTarget, kernel_of
+from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, claims_of
@@ -48,6 +49,7 @@ class Setup:
     barred: str = ""  # a folder that no module of the target may come from
     sources: Mapping[str, str] = field(default_factory=dict)  # digests of its files before any kernel ran
     python: str | None = None  # the interpreter that its host runs in
+    dims: Mapping[str, Sizes] = field(default_factory=dict)  # narrower sizes, by dim
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -111,6 +113,12 @@ def _configured(kernel: Kernel, family: Family, setup: Setup) -> Kernel:
     if setup.claims:
         kernel = replace(kernel, claims=claims_of(setup.claims))
     return _with_arguments(kernel, family, setup.arguments)
+
+
+def within(kernel: Kernel, dims: Mapping[str, Sizes]) -> Kernel:
+    """A kernel that supports no sizes but these, so that a property's variant of a case has no others."""
+    sizes = {dim: own.intersect(kernel.dims[dim]) if dim in kernel.dims else own for dim, own in dims.items()}
+    return replace(kernel, dims={**kernel.dims, **sizes}) if sizes else kernel
 
 
 def functions_of(

@@ -14,7 +14,16 @@ import torch
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.judge_case import examine
 from gradoracle.check.rehearsal import rehearse
-from gradoracle.check.setup import Setup, functions_of, host_setup, judged, require_unchanged, sources_of, subjects
+from gradoracle.check.setup import (
+    Setup,
+    functions_of,
+    host_setup,
+    judged,
+    require_unchanged,
+    sources_of,
+    subjects,
+    within,
+)
 from gradoracle.check.usable_case import require_case
 from gradoracle.execution import hosted
 from gradoracle.execution.device import prepare, variables
@@ -188,6 +197,7 @@ def examiner(
     ``announced`` gets what announces the phases of the running job.
     """
     torch.set_num_threads(1)
+    kernels = {name: within(kernel, setup.dims) for name, kernel in kernels.items()}
     oracle = Oracle(family, setup.oracle)
     announced = [] if announced is None else announced
 

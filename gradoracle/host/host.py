@@ -271,6 +271,16 @@ def _raised(bound: Bound) -> RaisedError | None:
     return None
 
 
+def _refuses(bound: Bound) -> bool:
+    """Whether Triton refuses the forward alone, so that the case has no derivative of any kind."""
+    try:
+        with torch.no_grad(), fenced(Memory()), cuda_claimed(bound.kernel.needs_cuda):
+            bound.returned(list(bound.inputs.values()))
+    except Exception as error:
+        return bool(told_by_triton(error))
+    return False
+
+
 @contextmanager
 def _running(bound: Bound, seen: _Seen) -> Iterator[None]:
     """Poison what a call allocates, see what it accesses, and sort what it raises."""
@@ -315,8 +325,11 @@ def _running(bound: Bound, seen: _Seen) -> Iterator[None]:
     except SystemExit as error:
         raise Crashed(f"{name} called exit with code {error.code}", call=name) from None
     except BaseException as error:
-        if (said := told_by_triton(error)) and (name == "forward" or name.startswith("vjp")):
+        said = told_by_triton(error)
+        if said and (name == "forward" or name.startswith("vjp")):
             raise Refused(said) from None
+        if said and _refuses(bound):
+            raise Unavailable(f"{name} raised {said}", Reason.RAISED) from None
         text, about = f"{name} raised {said or named(error)}", derivative_of(name)
         if about is not None and about not in how.claims:
             raise NoDerivative(text) from error

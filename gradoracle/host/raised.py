@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,15 +11,28 @@ from gradoracle.model.errors import first_line, named
 
 
 def told_by_triton(error: BaseException) -> str:
-    """The sentence of an error with which Triton refuses a kernel on a GPU, such as CompilationError; "" for others.
+    """The sentence of an error with which Triton refuses a kernel, such as CompilationError; "" for others.
 
-    The message of a CompilationError begins with the source; what is wrong is its last line.
+    The message of a CompilationError begins with the source; what is wrong is its last line. What Triton's language
+    itself raises in the interpreter, as for a range that is no power of 2, is a CompilationError on a GPU; what else is
+    raised there is an error of the kernel's body.
     """
     own = [base.__name__ for base in type(error).__mro__]
-    if "TritonError" not in own or "InterpreterError" in own:  # in the interpreter it is an error of the kernel's body
+    if "InterpreterError" in own:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # a function of Triton that calls another wraps its error again
+            cause = cause.__cause__
+        return named(cause) if _is_of_the_language(cause) else ""
+    if "TritonError" not in own:
         return ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
     return f"{own[0]}: {lines[-1]}" if lines else own[0]
+
+
+def _is_of_the_language(error: BaseException) -> bool:
+    """Whether the code that raised it is Triton's language."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(modules) and modules[-1].startswith(("triton.language.", "triton._utils"))
 
 
 def raise_if_lost(error: BaseException, call: str) -> None:
