@@ -17,7 +17,7 @@ from gradoracle.check.error_relation import PROBES, Part, related
 from gradoracle.check.spread import typical
 from gradoracle.execution.kernel_runner import KernelRunner, Shapes, Tensors
 from gradoracle.model.call import Facts, Held
-from gradoracle.model.call_errors import NoDerivative, Refused, Unavailable
+from gradoracle.model.call_errors import Detached, NoDerivative, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.contract import Contract, tried_on
 from gradoracle.model.derivative import Derivative
@@ -119,6 +119,15 @@ class Evidence:
         """Outputs and gradients by name, from one forward and backward."""
         self._require_claim(Derivative.VJP)
         return self._once("vjp", lambda: self.subject.vjp(self.sample, self.blocks))[0]
+
+    def results(self) -> Tensors:
+        """Outputs and gradients by name; the outputs alone where the kernel has or claims no gradients."""
+        if not self.kernel.is_judged(Derivative.VJP):
+            return self.forward()
+        try:
+            return self.vjp()
+        except Detached:
+            return self.forward()
 
     def jvp(self) -> Tensors:
         """Tangents of the outputs by name (``jvp.o``)."""

@@ -48,8 +48,8 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
         "members rolled",
         lambda sample: changed(family, sample, lambda tensor, dims, name: rolled(tensor, dims, along)),
     )
-    back = {name: rolled(tensor, evidence.axes(name), along, -1) for name, tensor in moved.vjp().items()}
-    yield from agree(evidence, back, evidence.vjp())
+    back = {name: rolled(tensor, evidence.axes(name), along, -1) for name, tensor in moved.results().items()}
+    yield from agree(evidence, back, evidence.results())
 
 
 @property(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_OUTPUTS)
@@ -64,7 +64,7 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: what happens within a member; the matching properties do.
     """
     family = evidence.oracle.family
-    evidence.vjp()  # what is refused without NaN is refused
+    evidence.results()  # what is refused without NaN is refused
     dims = sorted(separable(evidence))
     if not dims:
         raise Unavailable("no dim with independent members has more than one")
@@ -79,13 +79,13 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
 
     variant = evidence.variant(f"NaN in the last of {dim}", lambda sample: changed(family, sample, spoilt))
     try:
-        variant.vjp()
+        variant.results()
     except Refused as refusal:
         raise Unavailable(f"the kernel refuses NaN: {refusal}") from None
     others: dict[str, Tensor] = {}
-    having = {name: tensor for name, tensor in evidence.vjp().items() if dim in evidence.axes(name)}
+    having = {name: tensor for name, tensor in evidence.results().items() if dim in evidence.axes(name)}
     for name, base in having.items():
-        axis, tensor = evidence.axes(name).index(dim), variant.vjp()[name]
+        axis, tensor = evidence.axes(name).index(dim), variant.results()[name]
         last = base.shape[axis] - 1
         others[name] = torch.cat([tensor.narrow(axis, 0, last), base.narrow(axis, last, 1)], axis)
     yield from agree(evidence, others, having, label=f", without the last of {dim}")
@@ -118,8 +118,8 @@ def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
             inputs=more.inputs(family, sample.inputs),
         ),
     )
-    before: Mapping[str, Tensor] = evidence.vjp()
-    after = {name: more.former(tensor, evidence.axes(name)) for name, tensor in variant.vjp().items()}
+    before: Mapping[str, Tensor] = evidence.results()
+    after = {name: more.former(tensor, evidence.axes(name)) for name, tensor in variant.results().items()}
     yield from agree(evidence, after, before)
 
 

@@ -36,7 +36,7 @@ def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: a wrong answer that is given every time; the matching properties do.
     """
     again = evidence.variant("again", lambda sample: sample)
-    yield from agree(evidence, again.vjp(), evidence.vjp(), exact=evidence.kernel.deterministic)
+    yield from agree(evidence, again.results(), evidence.results(), exact=evidence.kernel.deterministic)
 
 
 @property(applies=small_enough, one_in=5, kind=PropertyKind.REPETITION, severity=Severity.WRONG)
@@ -51,9 +51,9 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: state that is the same at every call; runs_are_bit_identical sees what differs between equal calls.
     """
     exact = evidence.kernel.deterministic
-    halves = _halves(evidence.sample)
+    own, halves = evidence.vjp(), _halves(evidence.sample)
     kept, second, first = evidence.subject.vjp_in_the_same_memory(evidence.sample, halves, evidence.blocks)
-    yield from agree(evidence, kept, evidence.vjp(), exact=exact, label=", first")
+    yield from agree(evidence, kept, own, exact=exact, label=", first")
     halved = evidence.variant("inputs halved", lambda sample: sample.with_inputs(**halves))
     yield from agree(halved, second, halved.vjp(), exact=exact, label=", other inputs in the same memory")
     yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
@@ -127,12 +127,12 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
     for chosen in (*names[first:], *names[:first]):
         forced = evidence.variant(f"blocks {chosen}", lambda sample: sample, blocks=chosen)
         try:
-            found = forced.vjp()
+            found = forced.results()
         except Refused as refusal:
             refusals.append(refusal)
             continue
         own = forced if forced.algorithm != evidence.algorithm else None
-        yield from agree(evidence, found, evidence.vjp(), label=f", blocks {chosen}", other=own)
+        yield from agree(evidence, found, evidence.results(), label=f", blocks {chosen}", other=own)
         return
     raise refusals[0]
 

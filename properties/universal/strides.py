@@ -66,7 +66,8 @@ def _same_in_another_layout(evidence: Evidence, what: str, change: Group) -> Ite
         )
     if repeats:
         plain.continuous = False
-    yield from agree(plain, laid.vjp(), plain.vjp(), label=f", {what} {name}")
+    found, expected = (each.results() if what == "inputs" else each.vjp() for each in (laid, plain))
+    yield from agree(plain, found, expected, label=f", {what} {name}")
 
 
 def _within_domains(evidence: Evidence, laid: Sample) -> Sample:
