@@ -39,11 +39,16 @@ _TRITON_NAMES: dict[torch.dtype | None, str] = {dtype: name for name, dtype in _
 _ALLOCATE = ("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones", "full", "new_full")
 _CAPSULES = ("to_dlpack", "_to_dlpack")
 _PYTORCH = ("aten", "prim", "prims", "rngprims", "debugprims", "profiler", "inductor")  # namespaces of operators
-_RAW = ("aten::view.dtype", "aten::view_as_real", "aten::view_as_complex")
+_COMPLEX = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+_CARRIED = (torch.float64, torch.complex128)
 _BY_VALUE = frozenset((bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format))
 _OTHER = object()  # an argument on which the dtypes of results may depend in a way that is not known
 _MOST_NAMES = 4096
 _names: dict[Any, Sequence[torch.dtype | None]] = {}  # of the results of operations, by what they depend on
+_REPLACED = {
+    torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.default,  # a tangent that is 0 has no memory
+    torch.ops.aten._conj.default: torch.ops.aten.conj_physical.default,  # what is marked on the values, no one sees
+}
 _OURS, _SUBJECTS = "gradoracle.", ("gradoracle.kernels.", "gradoracle.properties.")
 _LIBRARIES = ("torch.", "triton.")
 _ASKS = "data_ptr"
@@ -53,7 +58,7 @@ class Wide(Tensor):
     """A tensor that names ``dtype`` and carries float64 values.
 
     Args:
-        carried: the values, float64.
+        carried: the values, float64; of complex numbers, complex128.
         dtype: the dtype that it names.
     """
 
@@ -144,18 +149,18 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name
     if func.namespace not in _PYTORCH:
         return _elsewhere(func, args, kwargs)
-    if name in _RAW or (str(func) == "aten.view.dtype"):
+    if str(func) == "aten.view.dtype":
         raise CannotWiden(f"{func} reads the bits of a float")
     if name in _OF_DTYPES:
         return func(*tree_map(_outlined, args), **tree_map(_outlined, kwargs))
-    if func is torch.ops.aten._efficientzerotensor.default:  # a tangent that is 0 and has no memory
-        func = torch.ops.aten.zeros.default
+    if func in _REPLACED:
+        func = _REPLACED[func]
     if intervention.current is not None:
         args, kwargs = tree_map(_number, args), tree_map(_number, kwargs)
     with _float64_by_default():
         found = func(*tree_map(_within, args), **tree_map(_within, kwargs))
     values = found if isinstance(found, (tuple, list)) else (found,)
-    if not any(isinstance(value, Tensor) and value.dtype is torch.float64 for value in values):
+    if not any(isinstance(value, Tensor) and value.dtype in _CARRIED for value in values):
         return found
     dtypes = _named(func, args, kwargs, len(values))
     if intervention.current is not None:
@@ -271,13 +276,17 @@ def _within(value: Any) -> Any:
     if isinstance(value, Wide):
         return value.carried
     if isinstance(value, Tensor):
-        return value.double() if value.dtype in FLOATS else value
-    return torch.float64 if isinstance(value, torch.dtype) and value in FLOATS else value
+        return value.double() if value.dtype in FLOATS else value.to(_COMPLEX.get(value.dtype, value.dtype))
+    if not isinstance(value, torch.dtype):
+        return value
+    return torch.float64 if value in FLOATS else _COMPLEX.get(value, value)
 
 
 def _wrapped(value: Any, dtype: torch.dtype | None) -> Any:
-    is_wide = isinstance(value, Tensor) and value.dtype is torch.float64 and dtype in FLOATS
-    return Wide(value, dtype) if is_wide and dtype is not None else value
+    if not isinstance(value, Tensor) or dtype is None:
+        return value
+    is_wide = dtype in FLOATS if value.dtype is torch.float64 else value.dtype is torch.complex128 and dtype in _COMPLEX
+    return Wide(value, dtype) if is_wide else value
 
 
 def widen(tensor: Tensor) -> Tensor:

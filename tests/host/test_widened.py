@@ -155,6 +155,25 @@ def test_bits_of_a_float_cannot_be_widened(dtype: torch.dtype) -> None:
         wide([1.0]).view(dtype)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.view_as_real(torch.view_as_complex(x) * 2j),
+        lambda x: torch.view_as_real(torch.fft.ifft(torch.fft.fft(torch.view_as_complex(x)).conj())),
+        lambda x: torch.fft.irfft(torch.fft.rfft(x, 4) * torch.tensor(1j), 4),
+        lambda x: (torch.view_as_complex(x).conj() + torch.zeros(3, dtype=torch.complex64)).imag,
+        lambda x: torch.view_as_real(torch.polar(x[:, 0], x[:, 1]).sgn()),
+    ],
+)
+def test_complex_numbers_name_their_dtype_and_carry_complex128(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, -4.0], [FINE, 0.5]], dtype=torch.float64)
+    with widening():
+        found = function(Wide(x, torch.float32))
+        assert torch.view_as_complex(Wide(x, torch.float32)).dtype is torch.complex64
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(narrowed(found), function(x), rtol=1e-15, atol=1e-15)
+
+
 def test_outside_the_block_pytorch_computes_as_ever() -> None:
     with widening():
         assert isinstance(torch.zeros(1), Wide)
