@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.edited_definition import edited_definitions
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_property import LACKING, judge_property, kind_of
+from gradoracle.check.judge_property import judge_property, kind_of, lacking
 from gradoracle.check.severity import located, with_severity
 from gradoracle.check.usable_case import is_tried
 from gradoracle.check.widened import Widened, judged_widened, widened
@@ -57,7 +57,7 @@ def examine(
     except (RuntimeError, MemoryError, Undefined) as error:
         if not isinstance(error, Undefined) and not out_of_memory(error):
             raise
-        text, why = (str(error), kind_of(error)) if isinstance(error, Undefined) else (LACKING, Reason.MEMORY)
+        text, why = (str(error), kind_of(error)) if isinstance(error, Undefined) else (lacking(error), Reason.MEMORY)
         unknown = (PropertyResult(prop.name, Status.NOT_CHECKED, reason=text, why=why) for prop in properties)
         return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)

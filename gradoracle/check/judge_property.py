@@ -20,11 +20,15 @@ from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined
 from gradoracle.oracle.exact.graph import UnsupportedOperator
 
-LACKING = "not enough memory on the device"
-
 
 class EmptyCheck(Exception):
     """A property that applies yielded no finding: an error of gradoracle's own."""
+
+
+def lacking(error: BaseException) -> str:
+    """Where memory ran out for what a judge computes: the truth, budgets, comparisons. The kernel runs elsewhere."""
+    on_device = "CUDA" in str(error) or type(error).__name__ == "OutOfMemoryError"
+    return f"not enough memory on {'the device' if on_device else 'this machine'} for the truth or its budgets"
 
 
 def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
@@ -49,7 +53,7 @@ def judge_property(prop: Property, evidence: Evidence) -> PropertyResult:
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             return failed(prop.name, error, findings)
-        return PropertyResult(prop.name, Status.NOT_CHECKED, tuple(findings), LACKING, why=Reason.MEMORY)
+        return PropertyResult(prop.name, Status.NOT_CHECKED, tuple(findings), lacking(error), why=Reason.MEMORY)
     except Exception as error:
         return failed(prop.name, error, findings)
     if not findings:

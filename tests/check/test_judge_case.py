@@ -190,3 +190,18 @@ def test_a_case_must_fit_family_and_kernel() -> None:
     ):
         with pytest.raises(UsageError, match=says):
             require_case(case, family, kernels["right"])
+
+
+@pytest.mark.parametrize(
+    ("error", "where"),
+    [
+        (MemoryError(), "this machine"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "this machine"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "the device"),
+        (torch.OutOfMemoryError("no more"), "the device"),
+    ],
+)
+def test_a_judge_that_runs_out_of_memory_says_where(error: Exception, where: str) -> None:
+    result = judge_property(does(error), evidence())
+    assert result.status is Status.NOT_CHECKED and result.why is Reason.MEMORY
+    assert result.reason == f"not enough memory on {where} for the truth or its budgets"
