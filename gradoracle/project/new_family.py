@@ -81,7 +81,11 @@ def new_family(text: str, example: str | None, file: str) -> str:
     dims = list(dict.fromkeys(d for s in (*specs, *results) for d in s.dims if d.isidentifier()))
     sizes = ", ".join(f'"{dim}": gradoracle.sizes(1, 128)' for dim in dims)
     ranges = ", ".join(f'"{n}": {value.source}' for n, value in domains.items())
+    named = [d for s in specs for d in s.dims if d.isidentifier()]
     arguments = [f"    dims={{{sizes}}},", *([f"    domains={{{ranges}}},"] if domains else [])]
+    if example is not None and len({*named}) < len(named):  # sizes alone do not tell whether two are one dim
+        chance = "equal sizes of the example are one dim; give those that are equal by chance names of their own"
+        arguments = [f"    # {chance}", *arguments]
     where = text.rpartition(":")[0]
     place = Path(where).stem if where.endswith(".py") else where
     imported = attribute.partition(".")[0]

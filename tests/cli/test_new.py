@@ -122,3 +122,16 @@ def test_an_existing_file_is_overwritten_only_with_force(run: Run) -> None:
 def test_a_mistake_is_one_sentence(run: Run, words: tuple[str, ...], says: str) -> None:
     code, out, err = run("new", *words)
     assert (code, out) == (2, "") and says in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("like", "is_said"), [("square", True), ("oblong", False)])
+def test_sizes_that_are_equal_are_one_dim_and_the_file_says_so(
+    run: Run, tmp_path: Path, like: str, is_said: bool
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\ndef twice(x):\n    return 2 * x\n\n"
+        "def square():\n    return (torch.randn(4, 4),)\n\ndef oblong():\n    return (torch.randn(4, 5),)\n"
+    )
+    assert run("new", "mine.py:twice", "--like", f"mine.py:{like}")[0] == 0
+    said = "# equal sizes of the example are one dim; give those that are equal by chance names of their own"
+    assert (said in Path("twice_family.py").read_text()) is is_said
