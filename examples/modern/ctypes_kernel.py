@@ -53,7 +53,8 @@ def _library() -> ctypes.CDLL:
 
 
 def _at(tensor: Tensor) -> ctypes.c_void_p:
-    assert tensor.dtype == torch.float32, f"the kernel takes float32, not {tensor.dtype}"
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        raise ValueError(f"the kernel was given {tensor.dtype} on {tensor.device}, expected torch.float32 on cpu")
     return ctypes.c_void_p(tensor.data_ptr())
 
 
