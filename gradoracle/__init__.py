@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gradoracle.model.derivative import Derivative
     from gradoracle.model.dims import Sizes, choices, multiples, sizes
     from gradoracle.model.domains import (
+        AtMost,
+        Between,
         Bits,
         BlockTable,
         Distinct,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         Positions,
         Seed,
         Segments,
+        UnitRows,
     )
     from gradoracle.model.family import Family, family
     from gradoracle.model.finding import Finding
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
+    "AtMost",
+    "Between",
     "Bits",
     "BlockTable",
     "Case",
@@ -62,6 +67,7 @@ __all__ = [
     "Segments",
     "Severity",
     "Sizes",
+    "UnitRows",
     "choices",
     "cuda_claimed",
     "exactly",
@@ -88,6 +94,8 @@ _HOMES = {
     "model.derivative": ("Derivative",),
     "model.dims": ("Sizes", "choices", "multiples", "sizes"),
     "model.domains": (
+        "AtMost",
+        "Between",
         "Bits",
         "BlockTable",
         "Distinct",
@@ -99,6 +107,7 @@ _HOMES = {
         "Positions",
         "Seed",
         "Segments",
+        "UnitRows",
     ),
     "model.family": ("Family", "family"),
     "model.finding": ("Finding",),

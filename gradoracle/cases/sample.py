@@ -115,6 +115,9 @@ def _float(case: Case, spec: TensorSpec, name: str = "", role: str = "primal") -
     draw = case.draw(name or spec.name)
     shape, stream = spec.shape(case.dims), f"{role} {spec.name}"
     drawn = recipes.values(draw.recipe, shape, spec.held(case.dtype), seed=case.seed, name=stream)
+    if spec.range is not None and role == "primal":
+        within = spec.range.mapped(drawn.double()).numpy().reshape(-1)
+        drawn = recipes.rounded(within, spec.held(case.dtype)).reshape(shape)
     return layouts.apply(drawn, draw.layout)
 
 

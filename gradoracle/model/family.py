@@ -9,7 +9,7 @@ from typing import Any
 
 from gradoracle.model.derivative import Definition
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive
-from gradoracle.model.domains import Domain, at_most_of, declared_domains
+from gradoracle.model.domains import Domain, Range, at_most_of, declared_domains
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import OptionValue, Signature, constrained, cotangent_name, read_signature
@@ -77,7 +77,7 @@ def family(
     dims: Mapping[str, Sizes] | None = None,
     options: Mapping[str, Sequence[OptionValue]] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
-    domains: Mapping[str, Domain] | None = None,
+    domains: Mapping[str, Domain | Range] | None = None,
     joint: Mapping[str, Mapping[str, str]] | None = None,
     algorithms: Mapping[str, Mapping[str, Definition]] | None = None,
     properties: Sequence[Property] = (),
@@ -94,6 +94,7 @@ def family(
         definition: annotated as ``model.signature`` says.
         dims: the sizes of each named dim; ``{"*batch": choices(0, 2)}``: how many dims ``*batch`` stands for, by
             default 0 to 3, each like a named dim ``batch0``, ``batch1``, ``batch2``.
+        domains: what integer inputs may hold, by name, and where the values of float inputs lie.
         divides: ``{"G": "H"}``: G divides H in every case.
         together: ``[("q_segments", "kv_segments")]``: optional inputs that are given together or not at all.
         alternatives: ``[("table", "tables")]``: neighbouring optional inputs that are one argument in several shapes.
@@ -102,7 +103,7 @@ def family(
             ``return_state`` is true; the annotation lists every output.
         options: the values of each option in cases.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...``.
-        name, dtypes, domains, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
+        name, dtypes, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
 
     Raises:
         TypeError: an annotation is missing or not understood.
@@ -118,9 +119,12 @@ def family(
             raise ValueError(
                 f"family {own}: dims {unknown} do not occur in the annotations, which name {signature.dims}"
             )
-        ranges = declared_domains(f"family {own}", signature, domains or {}, together)
+        within = {name: each for name, each in (domains or {}).items() if isinstance(each, Range)}
+        signature = _ranged(f"family {own}", signature, within)
+        whole = {n: x for n, x in (domains or {}).items() if not isinstance(x, Range)}
+        ranges = declared_domains(f"family {own}", signature, whole, together)
         ranks = {starred: (dims or {}).get(starred) or Sizes(0, MOST_SPREAD) for starred in signature.spreads}
-        _require_ranks(own, signature, dims or {}, ranks, domains or {}, divides or {})
+        _require_ranks(own, signature, dims or {}, ranks, whole, divides or {})
         wrong = [dtype for dtype in dtypes if dtype not in DTYPES]
         if wrong:
             raise ValueError(f"family {own}: dtypes {wrong} are unknown; expected some of {', '.join(DTYPES)}")
@@ -195,6 +199,22 @@ def ordinary_sizes(dim: str, signature: Signature, least: int = 1) -> Sizes:
     """The sizes of a dim that no one declares: 1 to 128, and where ``T//2`` occurs even ones."""
     specs = (*signature.inputs, *signature.outputs)
     return Sizes(least, max(128, 2 * least), divisor(dim, (each for spec in specs for each in spec.at().dims)))
+
+
+def _ranged(owner: str, signature: Signature, ranges: Mapping[str, Range]) -> Signature:
+    """The signature in which float inputs have their ranges.
+
+    Raises:
+        ValueError: one names no float input.
+    """
+    floats = [spec.name for spec in signature.inputs if spec.kind == "float"]
+    if strange := [name for name in ranges if name not in floats]:
+        raise ValueError(
+            f"{owner}: domains gives {strange[0]} {ranges[strange[0]]!r}, which is of floats; expected some of "
+            f"{', '.join(floats)}"
+        )
+    inputs = tuple(replace(spec, range=ranges.get(spec.name)) for spec in signature.inputs)
+    return replace(signature, inputs=inputs) if ranges else signature
 
 
 def _require_ranks(

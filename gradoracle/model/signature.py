@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gradoracle.model.dims import Sizes, dim_names, is_spread, size, spread
 
@@ -33,6 +33,7 @@ class TensorSpec:
     keyword: bool = False  # passed by keyword, not by position
     dtype: str = ""  # fixed, such as "float32"; "" of a float tensor: the case's, of an integer one: int64
     asked_by: str = ""  # of an output: the boolean option without which it is not returned
+    range: Any = None  # of a float input: where its values lie (``model.domains.Range``)
 
     def held(self, dtype: str) -> str:
         """The dtype that a float tensor has in a case of ``dtype``; in float64 every tensor is float64."""

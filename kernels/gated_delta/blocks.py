@@ -83,8 +83,8 @@ def padded(features: int) -> int:
 def feature_columns(blocks: Blocks, dots: str, width: int) -> int:
     """Return how many columns of q and k, padded to `width`, a program of gradients has at a time.
 
-    In 16 bit it has all of 64, and 32 or more of 128: with fewer and four warps the ptxas of Triton 3.6 makes wrong code
-    for sm_90 (dk is off by its size, or an address is illegal; measured on an H200).
+    In 16 bit it has all of 64, and 32 or more of 128: with fewer and four warps the ptxas of Triton 3.6 makes wrong
+    code for sm_90 (dk is off by its size, or an address is illegal; measured on an H200).
     """
     least = 16 if dots != "16 bit" else width if width <= 64 else 32
     return min(max(blocks.feature, least), width)

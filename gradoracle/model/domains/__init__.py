@@ -1,4 +1,4 @@
-"""Domains: what the integer inputs of a kernel may hold, a class for each kind of input."""
+"""Domains: what the inputs of a kernel may hold, a class for each kind of integer input; and ranges of float inputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gradoracle.model.domains.mask import Mask
 from gradoracle.model.domains.offsets import Offsets
 from gradoracle.model.domains.permutation import Permutation
 from gradoracle.model.domains.positions import Positions
+from gradoracle.model.domains.ranges import AtMost, Between, Range, UnitRows
 from gradoracle.model.domains.seed import Seed
 from gradoracle.model.domains.segments import Segments
 
@@ -24,6 +25,8 @@ DOMAINS = {each.__name__: each for each in _CLASSES}
 
 __all__ = [
     "DOMAINS",
+    "AtMost",
+    "Between",
     "Bits",
     "BlockTable",
     "Distinct",
@@ -37,8 +40,10 @@ __all__ = [
     "Offsets",
     "Permutation",
     "Positions",
+    "Range",
     "Seed",
     "Segments",
+    "UnitRows",
     "at_most_of",
     "declared_domains",
     "in_reading_order",

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Graph as Nodes
 from torch.fx import Node
 
-from gradoracle.oracle.exact.trees import looked_up
+from gradoracle.oracle.exact.trees import leaves, looked_up
 
 
 class UnsupportedOperator(Exception):
@@ -243,6 +243,12 @@ def pruned(nodes: Nodes) -> None:
             schema = getattr(node.target, "_schema", None)
             if schema is None or not schema.is_mutable:
                 nodes.erase_node(node)
+
+
+def has_complex(graph: Graph) -> bool:
+    """Whether any value is a complex tensor."""
+    values = (x for node in graph.nodes for x in leaves(node.meta.get("val")))
+    return any(isinstance(x, Tensor) and x.is_complex() for x in values)
 
 
 def widened(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,8 @@ _WORTH = 64  # nodes of a loop, or iterations of one that carries nothing
 _LONGEST = 4  # how many times one operator may stand in a body for its distance to be found
 
 
-def rolled(graph: Graph) -> Graph:
-    """A graph that is not decomposed, with each loop of ``LEAST`` iterations as a recurrence; the same without one."""
+def rolled(graph: Graph, decomposed: bool = False) -> Graph:
+    """A graph, ``decomposed`` or not, with each loop of ``LEAST`` iterations as a recurrence; the same without one."""
     if len(graph.graph.nodes) < _WORTH or not _runs(list(graph.nodes)):
         return graph
     found = Graph(graph.only(range(len(graph.outputs))).graph, dict(graph.constants))
@@ -44,7 +44,7 @@ def rolled(graph: Graph) -> Graph:
             return Graph(found.graph, found.constants) if changed else graph
         tried.add((run.period, nodes[run.start]))
         loops = (_Loop.of(nodes, each) for each in run.rotations(nodes))
-        changed |= any(_replaced(found, loop) for loop in loops if loop is not None)
+        changed |= any(_replaced(found, loop, decomposed) for loop in loops if loop is not None)
 
 
 @dataclass(frozen=True)
@@ -412,7 +412,7 @@ def _written_at(node: Node) -> tuple[int, int, int]:
     return dim, start, int(source.meta["val"].shape[dim])  # type: ignore[union-attr]
 
 
-def _replaced(graph: Graph, loop: _Loop) -> bool:
+def _replaced(graph: Graph, loop: _Loop, decomposed: bool) -> bool:
     """Replace a loop by a recurrence, and what is used of its iterations by parts of its results, if it is one."""
     fx, count = graph.graph, len(loop.iterations)
     inside = {node: (r, o) for r, iteration in enumerate(loop.iterations) for o, node in enumerate(iteration)}
@@ -432,7 +432,7 @@ def _replaced(graph: Graph, loop: _Loop) -> bool:
     made = _Made(graph, point)
     init = [loop.first[carry] for carry in carries]
     xs = [made.sequence(sequence, count) for sequence in loop.sequences]
-    recurrence = Recurrence(body, len(carries), len(xs), False, decomposed=False)
+    recurrence = Recurrence(body, len(carries), len(xs), False, decomposed)
     meta = [node.meta["val"] for node in body.outputs]
     meta = meta[: len(carries)] + [made.many(x, count) for x in meta[len(carries) :]]
     whole = made.call(recurrence, (init, xs, outer), meta)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from gradoracle.model.recurrence import read_by
-from gradoracle.oracle.exact.graph import Graph
+from gradoracle.oracle.exact.graph import Graph, has_complex
 from gradoracle.oracle.exact.recording import record, writes
 from gradoracle.oracle.exact.recurrence import extracted, prepared, read, recorded, recurrences
 from gradoracle.oracle.exact.rolling import rolled
@@ -39,8 +39,10 @@ def recurrent(program: Program, *examples: Tensor) -> Graph | None:
         ValueDependent, RecurrenceError: as ``trace``.
     """
     with read_by(read):
-        source = record(program, examples, pure=True, decomposed=False)
-    source = rolled(extracted(source, decomposed=False))
+        source, decomposed = record(program, examples, pure=True, decomposed=False), False
+        if has_complex(source):  # whose operators are replaced while they are recorded
+            source, decomposed = record(program, examples, pure=True), True
+    source = rolled(extracted(source, decomposed), decomposed)
     if next(recurrences(source), None) is None:
         return None
     prepared(source)

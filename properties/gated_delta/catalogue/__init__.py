@@ -1,0 +1,5 @@
+"""The catalogue of the gated delta rule."""
+
+from __future__ import annotations
+
+PROPERTIES = ()
