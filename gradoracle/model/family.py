@@ -30,7 +30,7 @@ class Family:
         joint: named recipes of several tensors at once, such as ``{"extreme logits": {"q": "normal:100", ...}}``.
         algorithms: torch programs with a kernel's own order of roundings, ``{name: {derivative: program}}``, for
             budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
-            of that derivative returns.
+            of that derivative returns. One named ``definition`` is called as the definition is, and differentiated.
         properties: beyond the universal ones.
         scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
         beside_large: the least size of a dim, or the recipe of a tensor, by name, in cases with a large dim.

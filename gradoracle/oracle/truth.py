@@ -9,7 +9,7 @@ import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from gradoracle.oracle.scalable import Scalable
 
 GRAPHS_KEPT = 64
 OPERATIONS = 40_000_000  # on single numbers, that an exact reading may take
+DEFINITION = "definition"  # of an algorithm: a program in the place of the definition, whose derivatives are taken
 TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma
 _NOTHING = 1e-300  # an error that no dtype shows
 
@@ -107,7 +108,8 @@ class Oracle:
         programs, own = self.family.algorithms.get(algorithm, {}), self.family.scalable
         if own is not None and algorithm in own.algorithms:
             return True
-        return derivative.value in programs or (derivative is Derivative.FORWARD and Derivative.VJP.value in programs)
+        own_forward = derivative is Derivative.FORWARD and Derivative.VJP.value in programs
+        return DEFINITION in programs or derivative.value in programs or own_forward
 
     def scalable(self, sample: Sample) -> Scalable | None:
         """The oracle that reads this sample without a graph; None if the definition is traced."""
@@ -138,6 +140,10 @@ class Oracle:
         return self._graphs[key]
 
     def _traced(self, sample: Sample, derivative: Derivative, algorithm: str, args: Sequence[Tensor]) -> Graph:
+        other = self.family.algorithms.get(algorithm, {}).get(DEFINITION)
+        if other is not None:
+            instead = Oracle(replace(self.family, definition=other, algorithms={}, scalable=None))
+            return instead.graph(sample, derivative)
         try:
             with differentiating(self.family):
                 if self.has(algorithm, derivative):

@@ -1,9 +1,10 @@
-"""The gated delta rule: a recurrence over tokens: definition, cases, properties and kernels."""
+"""The gated delta rule: a recurrence over tokens: definition, cases, algorithm, properties and kernels."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gradoracle.properties.gated_delta.algorithms import ALGORITHMS
 from gradoracle.properties.gated_delta.catalogue import PROPERTIES
 from gradoracle.properties.gated_delta.definition import gated_delta
 from gradoracle.properties.gated_delta.strategy import BESIDE_LARGE, DIMS, DOMAINS, JOINT
@@ -22,6 +23,7 @@ FAMILY = family(
     dims=DIMS,
     domains=DOMAINS,
     joint=JOINT,
+    algorithms=ALGORITHMS,
     properties=PROPERTIES,
     beside_large=BESIDE_LARGE,
 )

@@ -125,6 +125,8 @@ class _Recorder(TorchDispatchMode):
                     return found
         if func is _aten._to_copy.default and not isinstance(args[0], Tensor):  # a number, which batching converts
             func, args, kwargs = _aten.full.default, ([], args[0]), {"dtype": kwargs.get("dtype")}
+        if func is _aten.slice_scatter.default:
+            args = _within(*args)  # batching it asks for every place that an open end stands for
         func = _aten.lift_fresh_copy.default if func is _aten.lift_fresh.default else func
         given, named = followed(self.node, tuple(args)), followed(self.node, dict(kwargs))
         sources = [leaf for leaf in leaves((given, named)) if isinstance(leaf, Node)]
@@ -155,6 +157,14 @@ class _Recorder(TorchDispatchMode):
                 if isinstance(item, Tensor):
                     one = self.nodes.create_node("call_function", operator.getitem, (node, position))
                     self._mark(item, one, (node,))
+
+
+def _within(
+    x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> tuple[Any, ...]:
+    """The arguments of slice_scatter with both ends inside the dim."""
+    low, high, step = slice(start, end, step).indices(x.shape[dim])
+    return x, source, dim, low, high, step
 
 
 def _without_storage(value: Tensor) -> Tensor:
