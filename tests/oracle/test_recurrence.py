@@ -96,9 +96,20 @@ def counted(q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> Tensor:
     return gradoracle.scan(step, (q.new_zeros(H, K), torch.tensor(1)), (q, resets))[1]
 
 
+def shifted(q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> Tensor:
+    """Slices counted from the end or up to it, as of the alphas of CTC."""
+
+    def step(alpha: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        before = torch.nn.functional.pad(alpha, (2, 0))
+        alpha = torch.tanh(0.5 * alpha + 0.3 * before[:, 1:-1] + 0.2 * before[:, :-2]) * torch.sigmoid(x)
+        return alpha, alpha[:, 1:]
+
+    return gradoracle.scan(step, q[0], k)[1]
+
+
 DEFINITIONS: dict[str, Definition] = {
     f.__name__: f
-    for f in (gated, delta, nonlinear, log_sums, nested, counted)  # type: ignore[attr-defined]
+    for f in (gated, delta, nonlinear, log_sums, nested, counted, shifted)  # type: ignore[attr-defined]
 }
 
 
@@ -326,6 +337,23 @@ def test_a_step_that_counts_its_calls_is_refused() -> None:
     x = torch.zeros(T, dtype=torch.float64)
     with pytest.raises(RecurrenceError, match="computes something else when it is called again"):
         trace(lambda x: (gradoracle.scan(step, x[0], x)[1],), x)
+
+
+@pytest.mark.parametrize("derivative", Derivative)
+def test_what_a_step_writes_in_place_is_its_own(derivative: Derivative) -> None:
+    def written(q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> Tensor:
+        def step(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            c = 0.5 * c * x
+            c[:, -2:-1] = 0.3 * c[:, -1:] + x[:, :1]
+            return c, c[:, 1:]
+
+        return gradoracle.scan(step, q[0], k)[1]
+
+    args = arguments(written, derivative, inputs())
+    graph = graph_of(written, derivative, inputs())
+    assert list(recurrences(graph))
+    for found, true in zip(graph(*args), program(written, derivative, 4)(*args), strict=True):
+        assert torch.allclose(found, true, rtol=1e-12, atol=1e-13)
 
 
 def test_that_of_pytorch_is_read_as_one() -> None:

@@ -54,6 +54,9 @@ class Recurrence:
 
     __name__ = "recurrence"
 
+    def __post_init__(self) -> None:
+        _count_from_the_front(self.body)
+
     def __str__(self) -> str:
         return "gradoracle.recurrence"
 
@@ -397,7 +400,21 @@ class Steps:
 def recorded(program: Callable[..., Any], examples: Sequence[Tensor]) -> Graph:
     """The graph of a program that may transform recurrences, without in-place operators."""
     graph = record(program, examples, pure=False)
-    return _with_what_is_used(record(graph, examples, pure=True) if writes(graph) else graph).without_copies()
+    graph = _with_what_is_used(record(graph, examples, pure=True) if writes(graph) else graph).without_copies()
+    _count_from_the_front(graph)
+    return graph
+
+
+def _count_from_the_front(graph: Graph) -> None:
+    """Name what a slice_scatter writes by places from 0 to the size: PyTorch can batch no -1 and no "to the end"."""
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.slice_scatter.default:
+            base, source, dim, *places = (*node.args, 0)[: max(len(node.args), 3)]
+            size = base.meta["val"].shape[dim]  # type: ignore[union-attr, index]
+            for i, at in enumerate(places[:2]):
+                if isinstance(at, int):
+                    places[i] = min(max(at + size if at < 0 else at, 0), size)
+            node.args = (base, source, dim, *places)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -558,7 +575,11 @@ def read(step: FlatStep, init: list[Tensor], xs: list[Tensor], reverse: bool) ->
     for _ in range(2):  # the second shows whether anything else than its arguments changes a step
         entered = [_entered(x, False) for x in init], [_entered(x, True) for x in xs]
         carry, ys = step(*entered)
-        runs.append(([*entered[0], *entered[1]], [torch.as_tensor(x) for x in (*carry, *ys)]))
+        left = [torch.as_tensor(x) for x in (*carry, *ys)]
+        for x in left:
+            if torch._is_functional_tensor(x):
+                torch._sync(x)  # what the step wrote in place belongs to the step
+        runs.append(([*entered[0], *entered[1]], left))
     (first, left), (second, again) = runs
     if len(left) != len(again):
         raise RecurrenceError(_IMPURE)
