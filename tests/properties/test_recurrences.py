@@ -1,0 +1,90 @@
+"""examples/recurrences: on the same few cases each right kernel passes and each planted bug fails."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+from places import ROOT
+from programs import gradoracle
+from sweeps import slow
+
+FOLDER = ROOT / "examples" / "recurrences"
+LINES = 40  # of code, without docstrings and imports
+SIZES = {  # at which the bug shows
+    "crf": "T=2:40",
+    "ctc": "T=2:40",
+    "gla": "T=33:80",
+    "rnnt": "T=5:40",
+    "rwkv7": "T=17:40",
+    "selective_scan": "T=65:90",
+    "soft_dtw": "N=2:20",
+    "ssd": "T=129:150",
+}
+BEFORE = {"gla": 32, "rwkv7": 16, "selective_scan": 64, "ssd": 128}  # the longest T at which it does not
+
+
+def checked(name: str, kernel: str, dim: str, examples: int = 6, dtype: str = "float32") -> tuple[int, str]:
+    """Exit code and output of a check of forward and VJP."""
+    words = ("--device", "cpu", "--dtype", dtype, "--workers", "0", "--property", "[fv]*_matches_the_oracle")
+    target = f"examples/recurrences/{name}.py:{kernel}"
+    done = gradoracle("check", target, "--examples", str(examples), "--dim", dim, *words, cwd=ROOT)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_each_example_is_tested() -> None:
+    assert {file.stem for file in FOLDER.glob("*.py")} == set(SIZES)
+
+
+@pytest.mark.parametrize("name", [slow(name) if name == "soft_dtw" else name for name in SIZES])
+def test_the_right_kernel_passes_and_the_wrong_one_fails(name: str) -> None:
+    code, output = checked(name, "right", SIZES[name])
+    assert code == 0, output
+    assert re.search(r"^  forward ✓  VJP ✓", output, re.MULTILINE), output
+    code, output = checked(name, "wrong", SIZES[name])
+    assert code == 1 and "✗ WRONG  " in output, output
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_bug_at_a_boundary_needs_a_length_beyond_it(name: str) -> None:
+    code, output = checked(name, "wrong", f"T=1:{BEFORE[name]}")
+    assert code == 0, output
+
+
+@pytest.mark.parametrize("dtype", [slow("bfloat16"), slow("float16")])
+@pytest.mark.parametrize("name", SIZES)
+def test_right_kernels_pass_in_16_bits(name: str, dtype: str) -> None:
+    code, output = checked(name, "right", SIZES[name], 12, dtype)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize("name", [slow(name) for name in SIZES])
+def test_lengths_of_thousands(name: str) -> None:
+    dim, length = SIZES[name][0], 4096 if name != "soft_dtw" else 1024
+    code, output = checked(name, "right", f"{dim}={length}", 1)
+    assert code == 0, output
+    code, output = checked(name, "wrong", f"{dim}={length}", 1)
+    assert code == 1, output
+
+
+@pytest.mark.parametrize("name", [slow("gla"), slow("selective_scan")])
+def test_a_length_of_a_hundred_thousand(name: str) -> None:
+    code, output = checked(name, "right", "T=100000", 1)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_an_example_is_short(name: str) -> None:
+    """At most 40 lines, without docstrings and imports."""
+    source = (FOLDER / f"{name}.py").read_text()
+    aside: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        text = node.body[0] if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) else None
+        for one in (node, text):
+            if isinstance(one, (ast.Import, ast.ImportFrom)) or (
+                isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)
+            ):
+                aside.update(range(one.lineno, (one.end_lineno or one.lineno) + 1))
+    code = [line for place, line in enumerate(source.splitlines(), 1) if line.strip() and place not in aside]
+    assert len(code) <= LINES
