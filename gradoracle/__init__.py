@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gradoracle.model.family import Family, family
     from gradoracle.model.finding import Finding
     from gradoracle.model.kernel import Kernel, kernel
+    from gradoracle.model.philox import random, random_bits
     from gradoracle.model.property import Property, property
     from gradoracle.model.recurrence import scan
     from gradoracle.model.severity import Severity
@@ -76,6 +77,8 @@ __all__ = [
     "kernel",
     "multiples",
     "property",
+    "random",
+    "random_bits",
     "scan",
     "sizes",
     "strategy",
@@ -112,6 +115,7 @@ _HOMES = {
     "model.family": ("Family", "family"),
     "model.finding": ("Finding",),
     "model.kernel": ("Kernel", "kernel"),
+    "model.philox": ("random", "random_bits"),
     "model.property": ("Property", "property"),
     "model.recurrence": ("scan",),
     "model.severity": ("Severity",),
