@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gradoracle.model.kernel import Kernel, kernel
     from gradoracle.model.philox import random, random_bits
     from gradoracle.model.property import Property, property
+    from gradoracle.model.randomness import Randomness
     from gradoracle.model.recurrence import scan
     from gradoracle.model.severity import Severity
     from gradoracle.project.request import Request
@@ -63,6 +64,7 @@ __all__ = [
     "Permutation",
     "Positions",
     "Property",
+    "Randomness",
     "Request",
     "Seed",
     "Segments",
@@ -117,6 +119,7 @@ _HOMES = {
     "model.kernel": ("Kernel", "kernel"),
     "model.philox": ("random", "random_bits"),
     "model.property": ("Property", "property"),
+    "model.randomness": ("Randomness",),
     "model.recurrence": ("scan",),
     "model.severity": ("Severity",),
     "project.request": ("Request",),

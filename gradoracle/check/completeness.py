@@ -13,7 +13,8 @@ from gradoracle.model.property import DIRECT
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status, Verdict
 
-_OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED)  # the last is reported by another property
+# what is malformed is reported by another property; what is random as declared is judged by the laws of randomness
+_OPTIONAL = (Reason.NO_DERIVATIVE, Reason.DETACHED, Reason.MALFORMED, Reason.RANDOM)
 
 
 def shortfall(

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.check.acceptance import Allowance, judge, not_checked
 from gradoracle.check.error_relation import PROBES, Part, related
 from gradoracle.check.spread import typical
 from gradoracle.execution.kernel_runner import KernelRunner, Shapes, Tensors
 from gradoracle.model.call import Facts, Held
-from gradoracle.model.call_errors import Detached, NoDerivative, Refused, Unavailable
+from gradoracle.model.call_errors import Detached, NoDerivative, Refused, Unavailable, wrong
 from gradoracle.model.case import Case
 from gradoracle.model.contract import Contract, tried_on
 from gradoracle.model.derivative import Derivative
@@ -25,10 +25,11 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.formats import FORMATS
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
+from gradoracle.model.revealed import entry_of
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
+from gradoracle.oracle.truth import Oracle, Truth, Unread, dims_of, names, tensor_of
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class Evidence:
         is_variant: bool = False,
     ) -> None:
         self.case, self.subject, self.oracle = case, subject, oracle
-        self.sample = sample.without_tangents(subject.kernel.no_gradient)
+        self._sample = sample.without_tangents(subject.kernel.no_gradient)
         self.is_variant = is_variant
         self.needs: tuple[Derivative, ...] = ()
         self.blocks = case.blocks if blocks is None else blocks
@@ -101,6 +102,19 @@ class Evidence:
         return self.subject.kernel
 
     @property
+    def sample(self) -> Sample:
+        """The tensors, with the inputs that the kernel reveals as it reveals them.
+
+        Raises:
+            Refused, Unavailable, Crashed, Wrong: the kernel does not reveal them, or what their domain excludes.
+        """
+        return self._once("revealed", self._revealed) if self.kernel.revealed else self._sample
+
+    @sample.setter
+    def sample(self, sample: Sample) -> None:
+        self._sample = sample
+
+    @property
     def contract(self) -> Contract:
         """The precision contract that this sample is judged under."""
         return self.kernel.contract(self.case.dtype)
@@ -110,6 +124,23 @@ class Evidence:
         """The algorithm that the kernel declares for this sample: its order of roundings."""
         shapes = {name: tuple(tensor.shape) for name, tensor in self.sample.inputs.items()}
         return self.keep("algorithm", lambda: self.kernel.algorithm_of(self.case.dtype, shapes, self.blocks))
+
+    def _revealed(self) -> Sample:
+        """The sample with the inputs that the kernel reveals."""
+        given, domains = self._sample.inputs, self.oracle.family.domains
+        found: Tensors = {}
+        for name in self.kernel.revealed:
+            entry = entry_of(name)
+            shapes = {name: tuple(given[name].shape)}
+            tensors, self._asked[entry] = self.subject.entry(entry, self._sample, self.blocks, shapes, (), entry)
+            value = tensors[name].detach().cpu()
+            if not bool((value == value.round()).all()):
+                raise wrong(name, f"{name}, as the kernel reveals it, holds fractions, expected integers")
+            found[name] = value.to(given[name].dtype)
+            sizes = {**self.case.dims, **dims_of(self.oracle.family, self._sample)}
+            if fault := domains[name].fault(value, sizes):
+                raise wrong(name, f"{name}, as the kernel reveals it, {fault}")
+        return self._sample.with_inputs(**found)
 
     def forward(self) -> Tensors:
         """Outputs by name, run without gradients."""
@@ -188,7 +219,7 @@ class Evidence:
 
     def names(self, derivative: Derivative) -> tuple[str, ...]:
         """The names of the tensors of a derivative."""
-        return names(self.oracle.family, derivative, self.sample)
+        return names(self.oracle.family, derivative, self._sample)
 
     @property
     def derivatives(self) -> dict[str, Derivative]:
@@ -244,7 +275,12 @@ class Evidence:
         return self._once(f"variant {key}", make).under(self.needs)
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
-        """The rounding budgets under the contract, by tensor name."""
+        """The rounding budgets under the contract, by tensor name.
+
+        Raises:
+            Unavailable: the definition gives the mean over seeds.
+        """
+        self._require_truth()
         shared = self._read_with(derivative)
         chosen = algorithm or self.algorithm
         chosen = chosen if self.oracle.has(chosen, shared) else "definition"
@@ -259,8 +295,9 @@ class Evidence:
         """The truth by tensor name.
 
         Raises:
-            Unavailable: the reading asked for is not available.
+            Unavailable: the reading asked for is not available, or the definition gives the mean over seeds.
         """
+        self._require_truth()
         shared = self._read_with(derivative)
 
         def read() -> Mapping[str, Truth]:
@@ -275,6 +312,16 @@ class Evidence:
                 raise Unavailable(str(error), Reason.UNREAD) from None
 
         return self._once(f"truths {shared.value}", read)
+
+    def _without_truth(self, name: str) -> str:
+        """Why a tensor of this call has no truth, as declared; "" where it has."""
+        random = self.oracle.family.random
+        return "" if random is None else random.without_truth(name)
+
+    def _require_truth(self, name: str = "") -> None:
+        """Raises Unavailable where a tensor, or without a name every tensor, has no truth."""
+        if reason := self._without_truth(name):
+            raise Unavailable(reason, Reason.RANDOM)
 
     def _read_with(self, derivative: Derivative) -> Derivative:
         """The derivative whose graph is read: outputs come with the VJP, which the case needs anyway.
@@ -291,7 +338,12 @@ class Evidence:
         return ("definition", *(name for name in self.oracle.family.algorithms if self.oracle.has(name, derivative)))
 
     def allowance(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Allowance:
-        """What rounding explains of one tensor, and the radius of its truth."""
+        """What rounding explains of one tensor, and the radius of its truth.
+
+        Raises:
+            Unavailable: the tensor has no truth, as declared.
+        """
+        self._require_truth(name)
         if algorithm is None and len(shipped := self.algorithms(derivative)) > 1:
             return self._widest([self.allowance(derivative, name, each) for each in shipped])
         return _allowance(self.budgets(derivative, algorithm)[name], self.truths(derivative)[name])
@@ -306,7 +358,11 @@ class Evidence:
         names = [name for name in self.names(derivative) if name in tensors]
         if not names and got is None:
             raise NoDerivative("no input has a gradient, as the kernel declares")
-        truths, shipped = self.truths(derivative), self.algorithms(derivative)
+        for name in names:
+            if reason := self._without_truth(name):
+                yield replace(not_checked(name, reason), why=Reason.RANDOM)
+        names = [name for name in names if not self._without_truth(name)]
+        truths, shipped = self.truths(derivative) if names else {}, self.algorithms(derivative)
         for name in names:
             truth, found = truths[name], []
             for algorithm in shipped:

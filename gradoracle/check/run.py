@@ -320,7 +320,9 @@ def header_of(plan: Plan, executor: Executor, *, has_file: bool) -> Header:
     """
     subjects, request, device = plan.subjects, plan.subjects.request, plan.subjects.device
     own = provenance(subjects.functions, request.target) if has_file else Provenance({}, {})
-    notes = [note for kernel in subjects.kernels.values() for note in kernel.notes]
+    random = subjects.family.random
+    notes = [random.words] if random is not None else []
+    notes += [note for kernel in subjects.kernels.values() for note in kernel.notes]
     return Header(
         request.target,
         subjects.family.name,

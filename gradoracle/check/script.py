@@ -346,7 +346,7 @@ def _literal(tensor: Tensor) -> str:
     elif flat.is_floating_point():
         text = " ".join(value.hex() for value in flat.double().tolist())
     else:
-        text = " ".join(str(value) for value in flat.tolist())
+        text = " ".join(str(int(value)) for value in flat.tolist())
     lines = textwrap.wrap(text, _COLUMNS) or [""]
     literal = repr(lines[0]) if len(lines) == 1 else '"""\n' + "\n".join(lines) + '\n    """.strip()'
     return f"tensor({view.dtype}, {tuple(view.shape)}, {view.stride()}, {view.storage_offset()}, {literal})"

@@ -87,10 +87,11 @@ class Results:
 
     @property
     def left(self) -> dict[str, str]:
-        """Why a tensor was not decided on the first case on which it was not, by tensor."""
+        """Why a tensor was not decided on the first case on which it was not, by tensor; but for random ones."""
         found: dict[str, str] = {}
         for each in self._findings(is_decided=False):
-            found.setdefault(each.tensor, each.message)
+            if each.why is not Reason.RANDOM:
+                found.setdefault(each.tensor, each.message)
         return found
 
     @property

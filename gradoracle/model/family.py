@@ -12,6 +12,7 @@ from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, requir
 from gradoracle.model.domains import Domain, Range, at_most_of, declared_domains
 from gradoracle.model.formats import DTYPES
 from gradoracle.model.property import Property
+from gradoracle.model.randomness import Randomness
 from gradoracle.model.signature import OptionValue, Signature, constrained, cotangent_name, read_signature
 from gradoracle.model.wording import counted
 
@@ -36,6 +37,7 @@ class Family:
         beside_large: the least size of a dim, or the recipe of a tensor, by name, in cases with a large dim.
         everything: the definition with its integer outputs.
         ranks: how many dims each ``*NAME`` of the annotations stands for, by ``*NAME``.
+        random: what is random in its kernels; None: nothing.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Family:
     beside_large: Mapping[str, int | str] = field(default_factory=dict)
     everything: Definition | None = None
     ranks: Mapping[str, Sizes] = field(default_factory=dict)
+    random: Randomness | None = None
 
     def on(self, device: str) -> Family:
         """The family with the sizes of cases on a device, "cpu" or another."""
@@ -87,6 +90,7 @@ def family(
     optional_outputs: Mapping[str, str] | None = None,
     scalable: Any = None,
     beside_large: Mapping[str, int | str] | None = None,
+    random: Randomness | None = None,
 ) -> Any:
     """Make a Family of an annotated definition: ``@family``, or ``@family(dims=...)``.
 
@@ -103,12 +107,12 @@ def family(
             ``return_state`` is true; the annotation lists every output.
         options: the values of each option in cases.
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...``.
-        name, dtypes, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
+        name, dtypes, joint, algorithms, properties, scalable, beside_large, random: fields of ``Family``.
 
     Raises:
         TypeError: an annotation is missing or not understood.
-        ValueError: a dim, dtype, joint recipe, constraint or optional output names something that the definition does
-            not have; an integer input has no domain; no output is of floats.
+        ValueError: a dim, dtype, joint recipe, constraint, optional output or ``random`` names something that the
+            definition does not have; an integer input has no domain; no output is of floats.
     """
 
     def build(function: Definition) -> Family:
@@ -145,6 +149,8 @@ def family(
         if strange:
             raise ValueError(f"family {own}: beside_large names {strange}, which are neither dims nor tensors of it")
         everything, signature = function, integers_apart(own, signature)
+        if random is not None:
+            random.require(own, signature)
         optional = [spec.name for spec in signature.inputs if spec.optional]
         at_most = at_most_of(signature, ranges)
         constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives, at_most)
@@ -154,7 +160,7 @@ def family(
         return Family(
             own, of_floats(everything, signature), signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
             dict(algorithms or {}), tuple(properties), scalable,
-            dict(beside_large or {}), everything, ranks,
+            dict(beside_large or {}), everything, ranks, random,
         )  # fmt: skip
 
     return build(definition) if definition is not None else build

@@ -14,6 +14,7 @@ from gradoracle.model.contract import Contract, default_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.dims import Sizes, require_positive
 from gradoracle.model.modules import input_names, of_parameters
+from gradoracle.model.revealed import entries, require_revealable, revealed_by, unrevealed, without
 from gradoracle.model.signature import Defined, OptionValue
 from gradoracle.model.state import returning_state
 
@@ -67,7 +68,7 @@ class Kernel:
         arguments: other keywords that are held fixed (``--arg``); ``call`` has them already, explicit derivatives and
             further entry points get them among their options.
         extras: what properties of its family use: other entry points, such as ``stats`` of SDPA, and facts about
-            compilations.
+            compilations; and those that reveal inputs (``revealed``).
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
         autotuners: how many configurations each Triton autotuner of its modules has, of those with several.
         claims: the derivatives that it claims, and no other is judged; None: all of a shipped kernel, of another the
@@ -120,6 +121,11 @@ class Kernel:
         """Whether outputs that do not require grad are an error, whatever other cases show."""
         return not self.outside or (self.claims is not None and Derivative.VJP in self.claims)
 
+    @property
+    def revealed(self) -> tuple[str, ...]:
+        """The inputs of the definition that it makes itself and reveals."""
+        return revealed_by(self.extras)
+
     def contract(self, dtype: str) -> Contract:
         """The precision contract of cases of this dtype."""
         return self.contracts.get(dtype) or default_contract(dtype)
@@ -165,6 +171,7 @@ def kernel(
     jvp: Jvp | None = None,
     hvp: Hvp | None = None,
     claims: Sequence[str] | None = None,
+    reveals: Mapping[str, Callable[..., Tensor]] | None = None,
 ) -> Callable[[Callable[..., object]], Kernel]:
     """Declare a callable as a kernel of a family: ``@kernel(rmsnorm, dims={"N": multiples(16)})``.
 
@@ -172,15 +179,21 @@ def kernel(
     ``inner.weight`` is the input ``inner_weight``; the other inputs are the arguments of its ``forward``.
 
     Args:
+        family: whose definition it implements.
         state: ``{"running_mean": "next_mean"}``: the callable changes the input ``running_mean`` in place (of a module:
             the buffer of that name), and what it is after the call is the output ``next_mean``, which the callable does
             not return. It is an input without a gradient.
-        family, name, contracts, algorithm, dtypes, dims, deterministic, mutates, no_gradient, blocks, tiles,
-            needs_cuda, ieee_dots, vjp, jvp, hvp, claims: fields of ``Kernel``.
+        reveals: ``{"mask": function}``: integer inputs of the definition that the kernel is not given, since it makes
+            them itself. ``function`` takes what the kernel takes and returns the tensor that the kernel used; before a
+            case is judged it is asked for it, and the definition gets the answer.
+        name, contracts, algorithm, dtypes, dims, deterministic, mutates, no_gradient, blocks, tiles, needs_cuda,
+            ieee_dots, vjp, jvp, hvp, claims: fields of ``Kernel``.
 
     Raises:
-        TypeError: the callable cannot take the family's inputs, or these lack a parameter of the module.
-        ValueError: the family has no such dim or state, a size is 0, or a claim is no derivative.
+        TypeError: the callable, or one that reveals an input, cannot take the family's inputs, or these lack a
+            parameter of the module.
+        ValueError: the family has no such dim or state, or no such integer input to be revealed, a size is 0, or a
+            claim is no derivative.
     """
     claimed = None if claims is None else claims_of(claims)
 
@@ -188,17 +201,21 @@ def kernel(
         kept = dict(state or {})
         if isinstance(function, nn.Module) and (input_names(function) or kept):
             function = of_parameters(function, family.signature, kept)
-        supported, notes = accepted_options(family, function)
         label = str(name or getattr(function, "__name__", "kernel"))
+        shown = dict(reveals or {})
+        require_revealable(label, family, shown)
+        seen = unrevealed(family, shown)
+        supported, notes = accepted_options(seen, function)
+        barred = {each: accepted_options(seen, own)[0] for each, own in shown.items()}
         _require_dims(label, family, dims or {})
         if kept:
             function = returning_state(function, label, family, kept)
         changed, constant = (tuple(dict.fromkeys((*names, *kept))) for names in (mutates, no_gradient))
         return Kernel(
-            label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
+            label, family.name, without(function, family, shown), vjp, jvp, hvp, dict(contracts or {}),
             algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, changed,
             constant, dict(blocks or {}), tiles=dict(tiles or {}), outside=True, notes=notes,
-            needs_cuda=needs_cuda, ieee_dots=ieee_dots, claims=claimed,
+            needs_cuda=needs_cuda, ieee_dots=ieee_dots, claims=claimed, extras=entries(shown, family, barred),
         )  # fmt: skip
 
     return build

@@ -25,6 +25,7 @@ class Reason(str, Enum):
     HUNG: a call exceeded its time limit.
     ENDED: a call ended its process.
     LOST: a call lost the device.
+    RANDOM: a random number that nobody knows decides it, as declared; or a law of random numbers is about others.
     ERROR: gradoracle itself failed.
     """
 
@@ -45,4 +46,5 @@ class Reason(str, Enum):
     HUNG = "hung"
     ENDED = "ended"
     LOST = "lost"
+    RANDOM = "random"
     ERROR = "error"

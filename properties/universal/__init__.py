@@ -53,6 +53,17 @@ from gradoracle.properties.universal.mixed_modes import (
     reverse_over_forward_gives_hvp_and_vjp,
 )
 from gradoracle.properties.universal.offsets import offsets_past_2_31_give_the_same
+from gradoracle.properties.universal.randomness import (
+    a_rounded_value_is_one_of_its_neighbours,
+    another_seed_gives_another_mask,
+    gradients_are_those_of_the_kept_elements,
+    outputs_are_those_of_the_kept_elements,
+    rounding_at_random_has_the_mean_of_the_value,
+    the_mask_depends_on_the_seed_alone,
+    the_mask_of_backward_is_that_of_forward,
+    the_same_seed_gives_the_same_numbers,
+    the_share_of_kept_elements_is_that_of_the_option,
+)
 from gradoracle.properties.universal.repetition import (
     backward_twice_with_retain_graph_gives_the_same,
     every_block_configuration_agrees,
@@ -82,6 +93,15 @@ UNIVERSAL: tuple[Property, ...] = (
     hvp_matches_the_oracle,
     definition_is_exact_when_widened,
     integer_outputs_equal_those_of_the_definition,
+    outputs_are_those_of_the_kept_elements,
+    gradients_are_those_of_the_kept_elements,
+    a_rounded_value_is_one_of_its_neighbours,
+    the_mask_of_backward_is_that_of_forward,
+    the_same_seed_gives_the_same_numbers,
+    the_mask_depends_on_the_seed_alone,
+    the_share_of_kept_elements_is_that_of_the_option,
+    another_seed_gives_another_mask,
+    rounding_at_random_has_the_mean_of_the_value,
     finite_where_the_truth_is_finite,
     vjp_and_jvp_are_adjoint,
     vjp_is_linear_in_the_cotangent,

@@ -26,6 +26,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.model.call_errors import Refused, Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import property
+from gradoracle.model.reason import Reason
 
 
 @property(applies=small_enough, one_in=5)
@@ -40,6 +41,7 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
     last member treated differently, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.
     Cannot catch: a fault that is the same for all members; forward_matches_the_oracle does.
     """
+    _require_members_alike(evidence)
     along, family = permutable(evidence), evidence.oracle.family
     turned = {n: rolled(t, family.signature.input(n).dims, along) for n, t in evidence.sample.inputs.items()}
     if not along or not within_domains(evidence, turned):
@@ -103,6 +105,7 @@ def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
     sizes that it meets.
     Cannot catch: tails of dims that are summed over; the properties of each family look at those.
     """
+    _require_members_alike(evidence)
     family, case = evidence.oracle.family, evidence.case
     dims = frozenset(d for d in extensible(evidence) if _allowed(evidence, d, case.dims[d] + 1))
     dims = together_extensible(evidence, dims)
@@ -121,6 +124,13 @@ def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
     before: Mapping[str, Tensor] = evidence.results()
     after = {name: more.former(tensor, evidence.axes(name)) for name, tensor in variant.results().items()}
     yield from agree(evidence, after, before)
+
+
+def _require_members_alike(evidence: Evidence) -> None:
+    """Raises Unavailable where a kernel draws random numbers that the definition does not know."""
+    random = evidence.oracle.family.random
+    if evidence.kernel.revealed or (random is not None and (random.mean or random.rounded)):
+        raise Unavailable("random numbers belong to places, so a member at another place has others", Reason.RANDOM)
 
 
 def _allowed(evidence: Evidence, dim: str, size: int) -> bool:

@@ -76,8 +76,8 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
     groups = ((sample.inputs, fresh.inputs, ""), (sample.cotangents, fresh.cotangents, "d"))
     for mine, original, prefix in (*groups, (sample.tangents, fresh.tangents, "t")):
         for name, tensor in mine.items():
-            if prefix == "" and name in evidence.kernel.mutates:
-                continue
+            if prefix == "" and name in (*evidence.kernel.mutates, *evidence.kernel.revealed):
+                continue  # what it reveals it is not given
             yield _unchanged(f"{prefix}{name}", tensor, original[name], sample.changes.get(f"{prefix}{name}"))
 
 

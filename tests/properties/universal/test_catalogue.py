@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gradoracle.properties.universal import UNIVERSAL
+from gradoracle.properties.universal.randomness import OF_RANDOM
 from jaxtyping import Float
 from torch import Tensor
 
@@ -122,7 +123,9 @@ def test_a_family_has_no_property_that_its_signature_rules_out_for_every_case():
     missing = {f.name: {prop.name for prop in UNIVERSAL} - {prop.name for prop in properties_of(f)} for f in families}
     alone = {"cube": {outputs, subsets, "hvp_of_some_inputs_alone"}, "outer": {outputs}, "dot": {outputs, members}}
     expected = {**alone, "weigh": {outputs}, "pick": set()}
-    assert missing == {family: {*properties, whole} for family, properties in expected.items()}
+    random = {prop.name for prop in UNIVERSAL if prop.families is OF_RANDOM}
+    assert len(random) == 9
+    assert missing == {family: {*properties, *random, whole} for family, properties in expected.items()}
     (own,) = (prop for prop in UNIVERSAL if prop.name == outputs)
     held, unknown = no_such_property(weigh, outputs), no_such_property(weigh, "x*")
     assert held.startswith(outputs) and own.families.words in held and "weigh" in held
