@@ -139,7 +139,7 @@ WRONG = [
     (
         OF_DROPOUT[2],
         "backward in another order",
-        kernel(lambda x, seed, p: (numbers(seed, x.shape) > p, numbers(seed, x.shape[::-1]).T > p)),
+        kernel(lambda x, seed, p: (numbers(seed, x.shape) > p, (numbers(seed, x.shape[::-1]) > p).T)),
     ),
     (
         OF_DROPOUT[2],
