@@ -35,7 +35,7 @@ from gradoracle.model.location import Place, is_source
 
 _DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient", "claims")
 _EXPLICIT = ("vjp", "jvp", "hvp", "fits")
-_DOMAIN = ("signature", "dims", "dtypes", "domains", "joint", "scalable", "beside_large")
+_DOMAIN = ("signature", "dims", "dtypes", "domains", "joint", "scalable", "beside_large", "random")
 _PROPERTY = ("judge", "applies", "needs", "one_in", "scope", "decisive", "families")
 _LENGTH = 16
 

@@ -211,6 +211,7 @@ def kernel(
         if kept:
             function = returning_state(function, label, family, kept)
         changed, constant = (tuple(dict.fromkeys((*names, *kept))) for names in (mutates, no_gradient))
+        notes += tuple(f"{label} reveals {each}, which the definition is then given" for each in shown)
         return Kernel(
             label, family.name, without(function, family, shown), vjp, jvp, hvp, dict(contracts or {}),
             algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, changed,

@@ -20,6 +20,7 @@ from pathlib import Path
 from gradoracle.model.description import Description, HostedTarget
 from gradoracle.model.errors import TargetError
 from gradoracle.model.location import is_source
+from gradoracle.model.revealed import revealed_by
 
 OF_THE_JUDGE = ("algorithm", "fits")
 """Declarations that are functions and decide what is judged: those of the judge's project count."""
@@ -72,7 +73,10 @@ def overlaid(text: str, base: HostedTarget, own: HostedTarget) -> Overlaid:
 
 
 def _running(there: Description, judge: Description) -> Description:
-    """The functions of ``there`` with the declarations of ``judge``; only derivatives and blocks that both have."""
+    """The functions of ``there`` with the declarations of ``judge``; only derivatives and blocks that both have.
+
+    What ``judge`` does not let a kernel reveal, it is given.
+    """
     asked = [name for name in judge.asked if name in OF_THE_JUDGE]
     asked += [name for name in there.asked if name not in OF_THE_JUDGE]
     return replace(
@@ -82,7 +86,7 @@ def _running(there: Description, judge: Description) -> Description:
         blocks=tuple(name for name in judge.blocks if name in there.blocks),
         asked=tuple(asked),
         tiles=there.tiles,
-        entries=there.entries,
+        entries={n: e for n, e in there.entries.items() if not revealed_by((n,)) or n in judge.entries},
         constants=there.constants,
         notes=there.notes,
         autotuners=there.autotuners,
