@@ -60,7 +60,7 @@ def probability(evidence: Evidence) -> float:
 
 
 def of_ones(sample: Sample, value: float = 1.0) -> Sample:
-    """The sample with each float input and each cotangent one number throughout, in its layout."""
+    """The sample with one number throughout each float input, and 1 throughout each cotangent, contiguous."""
     inputs = {name: _filled(x, value) for name, x in sample.inputs.items() if x.is_floating_point()}
     cotangents = {name: _filled(g, 1.0) for name, g in sample.cotangents.items()}
     return sample.with_inputs(**inputs).with_cotangents(**cotangents)
@@ -117,7 +117,7 @@ def seeded(evidence: Evidence, count: int = SEEDS) -> Iterator[Evidence]:
 
 
 def given_what_is_kept(evidence: Evidence) -> Evidence:
-    """Evidence that is judged by the definition of what the kernel keeps: elsewhere 0, and there 1 / (1 - p) of it.
+    """Evidence that is judged by the definition over 1 - p where the kernel keeps an element, and by 0 elsewhere.
 
     Raises:
         Unavailable: the definition itself knows what is kept, or no output shows it.

@@ -122,7 +122,7 @@ class Evidence:
     @property
     def algorithm(self) -> str:
         """The algorithm that the kernel declares for this sample: its order of roundings."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in self.sample.inputs.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._sample.inputs.items()}
         return self.keep("algorithm", lambda: self.kernel.algorithm_of(self.case.dtype, shapes, self.blocks))
 
     def _revealed(self) -> Sample:
@@ -136,10 +136,10 @@ class Evidence:
             value = tensors[name].detach().cpu()
             if not bool((value == value.round()).all()):
                 raise wrong(name, f"{name}, as the kernel reveals it, holds fractions, expected integers")
-            found[name] = value.to(given[name].dtype)
             sizes = {**self.case.dims, **dims_of(self.oracle.family, self._sample)}
-            if fault := domains[name].fault(value, sizes):
+            if fault := domains[name].fault(value.to(torch.int64), sizes):
                 raise wrong(name, f"{name}, as the kernel reveals it, {fault}")
+            found[name] = value.to(given[name].dtype)
         return self._sample.with_inputs(**found)
 
     def forward(self) -> Tensors:

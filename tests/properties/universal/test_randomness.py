@@ -222,6 +222,22 @@ def test_a_family_without_random_numbers_has_none_of_the_laws() -> None:
     assert not {prop.name for prop in properties_of(plain)} & {*OF_DROPOUT, *OF_ROUNDING}
 
 
+@gradoracle.family(random=gradoracle.Randomness(seed="seed", drop="p", shown="out"))
+def optional(x: Float[Tensor, "M N"], *, p: float = 0.25, seed: int = 5) -> Float[Tensor, "M N"]:
+    """The definition knows the numbers, and the seed is an option."""
+    return torch.where(gradoracle.random(seed, 0, x.shape) > p, x / (1 - p), 0.0)
+
+
+@pytest.mark.parametrize("name", ["forward_matches_the_oracle", "vjp_matches_the_oracle", *OF_DROPOUT[2:]])
+def test_a_seed_may_be_an_option(name: str) -> None:
+    case = "case:1 optional cpu float32 family=optional M=5 N=40 --seed=9 seed=4"
+    own = gradoracle.kernel(optional, name="own")(lambda x, *, p=0.25, seed=5: optional(x, p=p, seed=seed))
+    ignores = gradoracle.kernel(optional, name="own")(lambda x, *, p=0.25, seed=5: optional(x, p=p, seed=5))
+    assert judged(name, own, case, optional).status is Status.HOLDS
+    if name in ("forward_matches_the_oracle", "another_seed_gives_another_mask"):
+        assert judged(name, ignores, case, optional).status is Status.VIOLATED
+
+
 # ---- masks that a kernel reveals ----
 
 
