@@ -54,9 +54,6 @@ class Recurrence:
 
     __name__ = "recurrence"
 
-    def __post_init__(self) -> None:
-        _count_from_the_front(self.body)
-
     def __str__(self) -> str:
         return "gradoracle.recurrence"
 
@@ -400,21 +397,7 @@ class Steps:
 def recorded(program: Callable[..., Any], examples: Sequence[Tensor]) -> Graph:
     """The graph of a program that may transform recurrences, without in-place operators."""
     graph = record(program, examples, pure=False)
-    graph = _with_what_is_used(record(graph, examples, pure=True) if writes(graph) else graph).without_copies()
-    _count_from_the_front(graph)
-    return graph
-
-
-def _count_from_the_front(graph: Graph) -> None:
-    """Name what a slice_scatter writes by places from 0 to the size: PyTorch can batch no -1 and no "to the end"."""
-    for node in graph.nodes:
-        if node.target is torch.ops.aten.slice_scatter.default:
-            base, source, dim, *places = (*node.args, 0)[: max(len(node.args), 3)]
-            size = base.meta["val"].shape[dim]  # type: ignore[union-attr, index]
-            for i, at in enumerate(places[:2]):
-                if isinstance(at, int):
-                    places[i] = min(max(at + size if at < 0 else at, 0), size)
-            node.args = (base, source, dim, *places)
+    return _with_what_is_used(record(graph, examples, pure=True) if writes(graph) else graph).without_copies()
 
 
 class _Differentiable(torch.autograd.Function):
