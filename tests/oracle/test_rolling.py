@@ -93,9 +93,28 @@ def online_softmax(q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> Tensor:
     return o / total
 
 
+def by_length(q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> Tensor:
+    lengths, s, out = torch.tensor([[7], [len(q)]]), torch.zeros_like(q[0]), []
+    for t in range(len(q)):
+        s = torch.where(t < lengths, torch.tanh(a[t] * s + k[t]), s)
+        out.append(torch.where(lengths <= t, 0.0, s * v[t]))
+    return torch.stack(out)
+
+
 LOOPS: dict[str, Definition] = {
     f.__name__: f  # type: ignore[attr-defined]
-    for f in (selected, written, unbound, last_alone, backwards, two_back, in_chunks, by_head, online_softmax)
+    for f in (
+        selected,
+        written,
+        unbound,
+        last_alone,
+        backwards,
+        two_back,
+        in_chunks,
+        by_head,
+        online_softmax,
+        by_length,
+    )
 }
 
 

@@ -24,6 +24,9 @@ from gradoracle.oracle.exact.trees import followed, leaves, refilled
 
 _aten = torch.ops.aten
 
+# comparisons with a number, and with a tensor of one
+_COMPARED = {getattr(_aten, name).Scalar: getattr(_aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
 LEAST = 8  # iterations of a loop
 _WORTH = 64  # nodes of a loop, or iterations of one that carries nothing
 _LONGEST = 4  # how many times one operator may stand in a body for its distance to be found
@@ -303,7 +306,7 @@ class _Loop:
         """Numbers that differ, where a tensor may stand."""
         if node.target is _aten.slice_scatter.default and position >= 3:
             return _Moves()  # what is written slice by slice is looked at later
-        takes = node.target in (_aten.mul.Tensor, _aten.add.Tensor, _aten.sub.Tensor, _aten.div.Tensor)
+        takes = node.target in (_aten.mul.Tensor, _aten.add.Tensor, _aten.sub.Tensor, _aten.div.Tensor, *_COMPARED)
         if position > 1 or not takes or any(type(v) not in (int, float) for v in values):
             return None
         found = _Numbers(tuple(map(float, values)))
@@ -506,7 +509,10 @@ def _body(
             return known[leaf]
 
         args, kwargs = followed(value, tree)
-        own = nodes.create_node("call_function", second[offset].target, tuple(args), kwargs)
+        target: Any = second[offset].target
+        if target in _COMPARED and isinstance(args[1], Node):
+            target = _COMPARED[target]
+        own = nodes.create_node("call_function", target, tuple(args), kwargs)
         own.meta["val"] = second[offset].meta["val"]
         known[_Own(offset)] = own
     before = [known[_Own(c.offset)] if c.distance == 1 else known[_Before(c.offset, c.distance - 1)] for c in carries]
