@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from gradoracle import family, kernel, scan, sizes
 
 
-@family(dims={"B": sizes(1, 2), "T": sizes(1, 300, asked=1 << 20), "K": sizes(1, 9), "V": sizes(1, 8)})
+@family(dims={"B": sizes(1, 2), "T": sizes(1, 300, asked=1 << 20), "K": sizes(2, 9), "V": sizes(1, 8)})
 def rwkv7(
     r: Float[Tensor, "B T K"], w: Float[Tensor, "B T K"], k: Float[Tensor, "B T K"], v: Float[Tensor, "B T V"],
     z: Float[Tensor, "B T K"], a: Float[Tensor, "B T K"],

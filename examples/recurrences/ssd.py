@@ -20,14 +20,14 @@ def ssd(
     x: Float[Tensor, "B T H P"], dt: Float[Tensor, "B T H"], a: Float[Tensor, "H"],
     b: Float[Tensor, "B T N"], c: Float[Tensor, "B T N"],
 ) -> Float[Tensor, "B T H P"]:  # fmt: skip
-    """S_t c_t, where S_t = exp(d_t A) S_{t-1} + d_t x_t b_t^T, A = -exp(a) and d_t = softplus(dt_t)."""
+    """S_t c_t, where S_t = exp(d_t A) S_{t-1} + d_t x_t b_t^T, A = -exp(a) and d_t = softplus(dt_t - 4)."""
 
     def step(state, slices):  # [B H P N]
         x, d, b, c = slices
         state = torch.exp(-d * a.exp())[..., None, None] * state + (d[..., None] * x)[..., None] * b[:, None, None]
         return state, (state * c[:, None, None]).sum(-1)
 
-    return scan(step, x.new_zeros(*x[:, 0].shape, b.shape[2]), (x, softplus(dt), b, c), dim=1)[1]
+    return scan(step, x.new_zeros(*x[:, 0].shape, b.shape[2]), (x, softplus(dt - 4), b, c), dim=1)[1]
 
 
 def _sums(x):
@@ -39,7 +39,7 @@ def _sums(x):
 @kernel(ssd)
 def right(x, dt, a, b, c, before=1):
     """Float32 inside."""
-    steps, d = x.shape[1], softplus(dt.float())
+    steps, d = x.shape[1], softplus(dt.float() - 4)
     given = (x * d[..., None], -d * a.float().exp(), b.float(), c.float())
     u, logs, b, c = (pad(z, (0, 0) * (z.dim() - 2) + (0, -steps % 64)).unflatten(1, (-1, 64)) for z in given)
     decay = _sums(logs.mT.transpose(1, 2)).exp()  # [B H n 64 64]
