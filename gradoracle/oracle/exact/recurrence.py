@@ -140,6 +140,10 @@ class Recurrence:
         steps = 1 << max(_IN_CACHE // max(largest, 1), 1).bit_length() - 1
         return min(max(steps, 16), _LONGEST_BLOCK)
 
+    def carried(self, length: int) -> int:
+        """How many numbers the float carries of all steps are."""
+        return length * sum(_numel(node) for node in self.inputs[: self.carries] if _is_float(node))
+
     def blocks(self, length: int) -> list[range]:
         """All steps, in blocks, in the order of computation."""
         found = [range(start, min(start + self.block, length)) for start in range(0, length, self.block)]

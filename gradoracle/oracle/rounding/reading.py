@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -115,14 +115,18 @@ def budgets(
                 for i, (q, e) in enumerate(zip(inputs, given, strict=True))
             ]
             outputs = propagate(graph, inputs, roundoff)
-            outputs = [
-                roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
-                for position, (q, dtype) in enumerate(zip(outputs, dtypes, strict=True))
-            ]
+            for position, dtype in enumerate(dtypes):
+                if outputs[position].is_float:
+                    outputs[position] = roundoff.stored(
+                        outputs[position], dtype, mixed(position, _OUTPUT), spacing=True
+                    )
         if start == 0:
             overflowing = roundoff.overflowing
+        signed.append([])
+        for position, q in enumerate(outputs):  # probes are dropped one by one: those of long outputs are large
+            signed[-1].append(_errors(q, len(run), magnify))
+            outputs[position] = replace(q, probes=None)
         found = found or outputs
-        signed.append([_errors(q, len(run), magnify) for q in outputs])
     masks = tainted(graph, args, overflowing) if overflowing else [None] * len(found)
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [FORMATS[dtype].largest if contract.rounds else math.inf for dtype in dtypes]
@@ -139,19 +143,21 @@ def _magnified(contract: Contract) -> float:
 
 
 def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
-    """The number of probes, and of those run at once; the largest tensor of the graph decides."""
-    largest = max((t.numel() for t in args), default=1)
+    """The number of probes, and of those run at once; the largest tensor of the graph decides.
+
+    The carries of all steps of a recurrence are as costly as a tensor, and are not kept if they are large.
+    """
+    largest = kept = max((t.numel() for t in args), default=1)
     for node in graph.nodes:
-        meta = None if _is_taken(node) else node.meta.get("val", node.meta.get("tensor_meta"))
+        meta = node.meta.get("val", node.meta.get("tensor_meta"))
+        if isinstance(node.target, Recurrence):
+            largest = max(largest, node.target.carried(int(node.args[1][0].meta["val"].shape[0])))  # type: ignore[index, union-attr]
         shape = getattr(meta, "shape", None)
         if shape is not None:
-            largest = max(largest, int(torch.Size(shape).numel()))
-    count = probes
-    for size, few in _FEW_PROBES:
-        if largest >= size:
-            count = min(probes, few)
-            break
-    return count, max(1, _ELEMENTS_AT_ONCE // max(largest, 1))
+            size = int(torch.Size(shape).numel())
+            largest, kept = max(largest, size), kept if _is_taken(node) else max(kept, size)
+    count = next((min(probes, few) for size, few in _FEW_PROBES if largest >= size), probes)
+    return count, max(1, _ELEMENTS_AT_ONCE // max(kept, 1))
 
 
 def _is_taken(node: Node) -> bool:
