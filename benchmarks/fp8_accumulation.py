@@ -46,7 +46,7 @@ def _dots(A, B, Z, TILE: tl.constexpr, N: tl.constexpr, K: tl.constexpr, MOST: t
     a = tl.load(A + e * TILE * K + m[:, None] * K + k[None, :])
     b = tl.load(B + e * K * N + n[None, :] * K + k[:, None])  # b^T in memory, as wgmma wants it
     total = tl.zeros((TILE, N), tl.float32)
-    if MOST < 0:
+    if MOST < 0:  # noqa: SIM108
         total = tl.dot(a, b, total)
     else:
         total = tl.dot(a, b, total, max_num_imprecise_acc=MOST)

@@ -156,6 +156,8 @@ _ROWS = (
     Format("float8_e4m3fnuz", 4, -7, 240.0, torch.float8_e4m3fnuz, "fp8e4b8", specials="zero"),
     Format("float8_e5m2fnuz", 3, -15, 57344.0, torch.float8_e5m2fnuz, "fp8e5b16", specials="zero"),
     Format("float8_e4b15", 4, -14, 1.875, triton="fp8e4b15", specials="", saturates=True),
+    # packed, two to a byte, in `tl.dot_scaled` only
+    Format("float4_e2m1fn", 2, 0, 6.0, specials="", saturates=True),
     # operands of products on tensor cores
     Format("tf32", 11, -126, (2 - 2.0**-10) * 2.0**127, flushes=True),
     Format("tf32x3", 22, -126, _FLOAT32, flushes=True),

@@ -170,6 +170,7 @@ def _install() -> None:
             loops,
             memory,
             reduction,
+            scaled_dot,
             values,
         )
     except (AttributeError, ImportError) as error:  # the corrections import what they build on
@@ -201,6 +202,7 @@ def _install() -> None:
     launch.language_patch()
     added: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
         (interpreter.InterpreterBuilder, elementwise.NEW_METHODS),
+        (interpreter.InterpreterBuilder, scaled_dot.NEW_METHODS),
         (interpreter.ASTTransformer, {"visit_For": loops.visit_For}),
         (interpreter, {loops.NAME: loops.loop_over}),  # Triton gives its module's names to kernels that it rewrites
     ]
@@ -224,10 +226,16 @@ def _install() -> None:
     semantic.cast = MethodType(blocks.cast_directly(semantic.cast), semantic)
     semantic.expand_dims = MethodType(blocks.expand_dims, semantic)
     semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
+    semantic.dot_scaled = MethodType(scaled_dot.of_words(semantic.dot_scaled), semantic)
+    bitcast = scaled_dot.bytes_as_they_are(semantic._bitcast_to_fp_type)
+    semantic._bitcast_to_fp_type = MethodType(bitcast, semantic)
     # Triton repeats every integer operation in int64 to check for overflow, and drops the result without debug=True
     builder = interpreter.interpreter_builder
     builder.options = dataclasses.replace(
-        builder.options, sanitize_overflow=False, allowed_dot_input_precisions=dot.INPUT_PRECISIONS
+        builder.options,
+        sanitize_overflow=False,
+        allowed_dot_input_precisions=dot.INPUT_PRECISIONS,
+        max_num_imprecise_acc_default=dot.IMPRECISE,
     )
 
 

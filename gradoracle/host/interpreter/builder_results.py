@@ -23,7 +23,7 @@ Handle = Any
 Method = Callable[..., Any]
 _OPERATIONS = """
     fadd fsub fmul fdiv precise_divf frem fma exp exp2 log log2 sin cos sqrt precise_sqrt rsqrt erf
-    fp_trunc fp_ext si_to_fp ui_to_fp extern_elementwise
+    fp_trunc fp_ext si_to_fp ui_to_fp extern_elementwise dot_scaled
 """
 ROUNDING = ("cast_impl", *(f"create_{name}" for name in _OPERATIONS.split()))
 CONSTANTS = ("get_fp16", "get_bf16", "get_fp32", "get_fp64")

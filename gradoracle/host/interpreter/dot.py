@@ -52,7 +52,10 @@ _PARTS = {
     if hasattr(ir.INPUT_PRECISION, name)
 }
 _HALF = OF_TRITON["fp16"]
-_CORES = {BF16: TensorCore(16), "fp16": TensorCore(16, (_HALF.lowest, _HALF.lowest))}
+CORES = {BF16: TensorCore(16), "fp16": TensorCore(16, (_HALF.lowest, _HALF.lowest))}
+"""How products of 16-bit floats are added, by the name of their type."""
+IMPRECISE = 2**30
+"""How many products of 8-bit floats are added before a sum in float32, where a kernel says nothing: on sm_90, all."""
 _TF32 = TensorCore(8)
 _WARP_GROUP = 64
 """Rows from which on sm_90 multiplies 8-bit floats by wgmma. Smaller tiles are cast to float16, for mma.sync."""
@@ -67,8 +70,8 @@ def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any,
         return TensorHandle(chained(a.data, b.data, d.data), d.dtype)
     if name == "fp32":
         return TensorHandle(float32_dot(a.data, b.data, d.data, input_precision), d.dtype)
-    if name in _CORES:
-        core = _CORES[name]
+    if name in CORES:
+        core = CORES[name]
         if d.data.dtype == np.float16:
             core = replace(core, kept=_HALF.bits - 1, is_nearest=True, lowest=_HALF.lowest, overflow=65520.0)
         return TensorHandle(in_blocks(a.data, b.data, d.data, core), d.dtype)
@@ -87,7 +90,7 @@ def float32_dot(left: Float32Array, right: Float32Array, onto: Float32Array, inp
         count = _PARTS[input_precision]
         a, b = _bf16_parts(left, count), _bf16_parts(right, count)
         pairs = [(1, 0), (0, 1)] if count == 2 else [(1, 1), (2, 0), (0, 2), (1, 0), (0, 1)]
-        return _split_dot([(a[i], b[j]) for i, j in [*pairs, (0, 0)]], onto, _CORES[BF16])
+        return _split_dot([(a[i], b[j]) for i, j in [*pairs, (0, 0)]], onto, CORES[BF16])
     if input_precision != ir.INPUT_PRECISION.TF32x3:
         raise NotImplementedError(
             f"tl.dot on float32 with input_precision {input_precision} was asked for; the interpreter supports "
@@ -116,7 +119,7 @@ def _fp8_dot(a: Handle, b: Handle, onto: Array, most: Any) -> Array:
     if left.shape[-2] < _WARP_GROUP:  # a register has four neighbours along k; of each, two go into either instruction
         k = np.arange(left.shape[-1])
         order = np.lexsort((k, k % 4 // 2, k // 32))
-        return in_blocks(left[..., order], right[..., order, :], onto, _CORES["fp16"])
+        return in_blocks(left[..., order], right[..., order, :], onto, CORES["fp16"])
     own, other = OF_TRITON[a.dtype.name], OF_TRITON[b.dtype.name]
     core = TensorCore(32, (own.lowest, other.lowest), fraction=own.aligned, kept=own.aligned)
     depth = left.shape[-1]

@@ -223,13 +223,13 @@ def require_room(shape: Sequence[int]) -> None:
 
 
 _NAMES = """
-    add addptr and ashr assert assume barrier bitcast broadcast ceil clampf cos dot erf exp exp2 extern_elementwise
-    fabs fadd fcmpOEQ fcmpOGE fcmpOGT fcmpOLE fcmpOLT fcmpONE fcmpUEQ fcmpUGE fcmpUGT fcmpULE fcmpULT fcmpUNE fdiv
-    floor fma fmul fp_ext fp_to_fp fp_to_si fp_to_ui fp_trunc frem fsub get_num_programs get_program_id iabs icmpEQ
-    icmpNE icmpSGE icmpSGT icmpSLE icmpSLT icmpUGE icmpUGT icmpULE icmpULT idiv int_cast int_to_ptr join load log
-    log2 lshr make_range masked_load masked_store maximumf maxnumf maxsi maxui minimumf minnumf minsi minui mul or
-    precise_divf precise_sqrt ptr_to_int reshape rsqrt sdiv select shl si_to_fp sin splat split sqrt srem store sub
-    trans udiv ui_to_fp umulhi unsplat urem xor
+    add addptr and ashr assert assume barrier bitcast broadcast ceil clampf cos dot dot_scaled erf exp exp2
+    extern_elementwise fabs fadd fcmpOEQ fcmpOGE fcmpOGT fcmpOLE fcmpOLT fcmpONE fcmpUEQ fcmpUGE fcmpUGT fcmpULE
+    fcmpULT fcmpUNE fdiv floor fma fmul fp_ext fp_to_fp fp_to_si fp_to_ui fp_trunc frem fsub get_num_programs
+    get_program_id iabs icmpEQ icmpNE icmpSGE icmpSGT icmpSLE icmpSLT icmpUGE icmpUGT icmpULE icmpULT idiv int_cast
+    int_to_ptr join load log log2 lshr make_range masked_load masked_store maximumf maxnumf maxsi maxui minimumf
+    minnumf minsi minui mul or precise_divf precise_sqrt ptr_to_int reshape rsqrt sdiv select shl si_to_fp sin splat
+    split sqrt srem store sub trans udiv ui_to_fp umulhi unsplat urem xor
 """
 IN_STEP = frozenset(f"create_{name}" for name in _NAMES.split())
 """Operations of Triton's builder that accept values which differ among programs, by nature or by a replacement."""
