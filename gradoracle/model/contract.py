@@ -38,6 +38,8 @@ class Contract:
         truncate: operands are cut, not rounded to nearest: an error in (-2u, 0] with mean -u.
         accumulate_block: products that the hardware adds before it cuts the sum once; 0: sums round to nearest. Tensor
             cores cut, so each of ``terms / accumulate_block`` steps loses u of the partial sum on average.
+        aligned: the exponent to which tensor cores of 8-bit floats cut each product, next to the largest of a block, and
+            to which they keep their sums; 0: that of the operand's format (``Format.aligned``), which most have not.
         inputs: every input is rounded to this before anything else; "": none is.
         rounds: False only for ``EXACT``, which commits no rounding at all.
     """
@@ -58,6 +60,7 @@ class Contract:
     store_all: bool = False
     truncate: bool = False
     accumulate_block: float = 0.0
+    aligned: int = 0
     inputs: str = ""
     rounds: bool = True
 
@@ -75,6 +78,7 @@ def _fused(format_: Format) -> Contract:
 
 
 _FUSED = {each.name: _fused(each) for each in FORMATS.values() if each.preset and each.is_few}
+_ALIGNED = FORMATS["float8_e4m3fn"].aligned
 _IEEE32 = Contract("ieee32", "float32", operand="float32")
 
 PRESETS: Mapping[str, Contract] = MappingProxyType(
@@ -88,7 +92,10 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
             replace(_IEEE32, name="bf16x6", operand="bf16x6", accumulate_block=16.0 / 6.0),
             replace(_IEEE32, name="tf32x3", operand="tf32x3", truncate=True, accumulate_block=8.0 / 3.0),
             replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),
+            replace(_IEEE32, name="ieee32-fp8", aligned=_ALIGNED),
             *_FUSED.values(),
+            replace(_FUSED["bfloat16"], name="bf16-fp8", aligned=_ALIGNED),
+            replace(_FUSED["float16"], name="fp16-fp8", aligned=_ALIGNED),
             replace(_FUSED["bfloat16"], name="eager-bf16", residuals="bfloat16", store_all=True),
             replace(_FUSED["float16"], name="eager-fp16", residuals="float16", store_all=True),
             Contract(

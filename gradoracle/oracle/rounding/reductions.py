@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.model.formats import FORMATS
+from gradoracle.model.formats import FORMATS, Format
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.choices import picked
@@ -28,6 +29,7 @@ from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff, droppe
 
 _CHECKPOINTS = 4  # partial sums that are computed
 _ALIGNED_BLOCK = 32  # products of 8-bit floats that a tensor core adds at a time
+_LEAST = -200  # exponent of a scaled 8-bit float, and less than any
 _PRODUCTS_AT_ONCE = 1 << 20
 
 
@@ -125,13 +127,17 @@ def matrix_product(roundoff: Roundoff, call: Call) -> Quantity:
         in_order = cleared(_drift(x.value, y.value, value), finite)
         dropped = cleared(_dropped_products(roundoff, x.value, y.value, value, squares), finite)
         terms, largest, unit = float(x.value.shape[-1]), cleared(largest, finite), None
-        if aligned := FORMATS[roundoff.contract.operand].aligned:
+        if aligned := roundoff.contract.aligned or FORMATS[roundoff.contract.operand].aligned:
             terms, unit = terms / _ALIGNED_BLOCK + 1, 2.0 ** -(aligned + 1)
         q = roundoff.running_sum(
             q, squares, terms, largest, call.place, in_order, products=True, dropped=dropped, unit=unit
         )
-        cut = _cut_next_to_the_largest if aligned else _cut_where_subnormal
-        q = cut(roundoff, q, x.value, y.value, mixed(call.place, 9))
+        place = mixed(call.place, 9)
+        if aligned:
+            formats = tuple(_of_eight_bits(roundoff, each) for each in (x, y))
+            q = _cut_next_to_the_largest(roundoff, q, x.value, y.value, place, aligned, formats)
+        else:
+            q = _cut_where_subnormal(roundoff, q, x.value, y.value, place)
     return q
 
 
@@ -179,15 +185,31 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
     )
 
 
-def _cut_next_to_the_largest(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, place: int) -> Quantity:
+def _of_eight_bits(roundoff: Roundoff, q: Quantity) -> Format | None:
+    """The 8-bit format of an operand; None where the definition has scaled or computed it."""
+    names = (q.held, roundoff.contract.operand)
+    return next((FORMATS[name] for name in names if name is not None and FORMATS[name].aligned), None)
+
+
+def _cut_next_to_the_largest(
+    roundoff: Roundoff,
+    q: Quantity,
+    x: Tensor,
+    y: Tensor,
+    place: int,
+    aligned: int,
+    formats: tuple[Format | None, ...],
+) -> Quantity:
     """``q`` = x @ y with what tensor cores of 8-bit floats cut off the products themselves.
 
     They cut each product toward zero to a multiple of 2^(e - ``aligned``), where e is the largest exponent among the
     products and the sum so far. A product of significands of b bits has bits down to 2^(2 - 2 b) of its exponent: a
-    product much smaller than the largest loses some of them, on average half a multiple and at most one.
+    product much smaller than the largest loses some of them, on average half a multiple and at most one. Of an operand
+    that the definition scales before the product, and a kernel after it, the bits are not known: each product may lose
+    some, and the exponent may be one more.
     """
-    format_ = FORMATS[roundoff.contract.operand]
-    left, right = (_exponents(each, format_.lowest) for each in (x, y))
+    lowest = [_LEAST if each is None else each.lowest for each in formats]
+    left, right = (_exponents(each, least) for each, least in zip((x, y), lowest, strict=True))
     chunk = max(1, _PRODUCTS_AT_ONCE // max(q.value.numel(), 1))
     starts = range(0, x.shape[-1], chunk)
 
@@ -198,11 +220,13 @@ def _cut_next_to_the_largest(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tens
         return exponent, x[..., :, some, None].sign() * y[..., None, some, :].sign()
 
     sums = torch.maximum(q.value.abs(), torch.matmul(x.square(), y.square()).sqrt())
-    top = _exponents(torch.where(sums.isfinite(), sums, 0.0), 2 * format_.lowest)
+    top = _exponents(torch.where(sums.isfinite(), sums, 0.0), sum(lowest))
     for start in starts:
         exponent, sign = products(start)
         top = torch.maximum(top, torch.where(sign == 0, top.unsqueeze(-2), exponent).amax(-2))
-    whole = top - format_.aligned + 2 * (format_.bits - 1)  # products with larger exponents lose nothing
+    bits = sum(math.inf if each is None else each.bits - 1 for each in formats)
+    top = top + sum(each is None for each in formats)
+    whole = top - aligned + bits  # products with larger exponents lose nothing
     count, drift = torch.zeros_like(q.value), torch.zeros_like(q.value)
     for start in starts:
         exponent, sign = products(start)
@@ -211,7 +235,7 @@ def _cut_next_to_the_largest(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tens
         drift += sign.sum(-2)
     if not count.any():
         return q
-    step = torch.exp2(top - format_.aligned)
+    step = torch.exp2(top - aligned)
     key = torch.where(q.value == 0, 1.0, q.value)
     bound = step * count if roundoff.worst else None
     return roundoff.committed(
