@@ -20,11 +20,12 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import ErrorMap, errormap
 from gradoracle.model.errors import forgive
 from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
-from gradoracle.model.formats import OF_DTYPES
+from gradoracle.model.formats import OF_DTYPES, Format
 from gradoracle.model.reason import Reason
 
 TOO_WIDE = "budget too wide"
 WIDEST_SENSITIVITY = 0.1
+_NO_ROUNDING = 1 + 2.0**-40  # of the arithmetic here
 _OF_ONE_ROUNDING = LOCAL_SIGMA / math.sqrt(3)  # unit roundoffs: the budget of storing a value, at most
 
 
@@ -40,6 +41,7 @@ class Allowance:
         overflow: True where a declared intermediate overflows in a correct kernel; None where none does.
         radius: how far the truth itself may be off, proven (certified) or from its own budget (float64).
         undecided: True where the truth could not be decided; None where it is decided everywhere.
+        before: how far a value may be off before it is stored in 8 bits; None where that is not known.
     """
 
     sigma: Tensor
@@ -49,6 +51,7 @@ class Allowance:
     overflow: Tensor | None = None
     radius: Tensor | None = None
     undecided: Tensor | None = None
+    before: Tensor | None = None
 
 
 def judge(
@@ -89,7 +92,7 @@ def judge(
     named = (of,) if of else ()
     if exact is not None:
         return replace(exact, among=named)
-    limit = _limit(allowance, continuous)
+    limit = _within(_limit(allowance, continuous), truth, allowance, OF_DTYPES.get(stored))
     if not compared.any():
         return Finding(
             name,
@@ -292,6 +295,24 @@ def _limit(allowance: Allowance, continuous: bool) -> Tensor:
             allowance.worst, LOCAL_SIGMA * (allowance.floor if allowance.floor is not None else 0 * allowance.sigma)
         )
     return limit if allowance.radius is None else limit + allowance.radius
+
+
+def _within(limit: Tensor, truth: Tensor, allowance: Allowance, stored: Format | None) -> Tensor:
+    """The limit of what is stored in 8 bits: a number to which some value that is near enough to the truth is rounded.
+
+    It is the distance of the farther one of them, which no other number of the format has.
+    """
+    if allowance.before is None or stored is None or stored.width != 8:
+        return limit
+    near = allowance.before if allowance.radius is None else allowance.before + allowance.radius
+    numbers, known = torch.from_numpy(stored.decoded()), truth.isfinite() & (truth.abs() + near <= stored.largest)
+    if allowance.overflow is not None:
+        known &= ~allowance.overflow
+    farthest = torch.zeros_like(truth)
+    for end in (truth - near, truth + near):
+        bits = stored.encoded(torch.where(known, end, 0.0).contiguous().numpy(), saturates=True)
+        farthest = torch.maximum(farthest, (numbers[torch.from_numpy(bits.astype("int64"))] - truth).abs())
+    return torch.where(known, torch.minimum(limit, farthest * _NO_ROUNDING), limit)
 
 
 def _sensitivity(limit: Tensor, scale: Tensor, compared: Tensor) -> float | None:

@@ -485,12 +485,13 @@ class Evidence:
     def _widest(self, allowances: Sequence[Allowance]) -> Allowance:
         """The element-wise widest of several allowances; its probes are those with the largest median sigma."""
         lead = max(allowances, key=lambda a: float(a.sigma.median()) if a.sigma.numel() else 0.0)
-        sigma, worst = lead.sigma, lead.worst
+        sigma, worst, before = lead.sigma, lead.worst, lead.before
         for other in allowances:
             sigma = torch.maximum(sigma, other.sigma)
             if worst is not None and other.worst is not None:
                 worst = torch.maximum(worst, other.worst)
-        return replace(lead, sigma=sigma, worst=worst)
+            before = None if before is None or other.before is None else torch.maximum(before, other.before)
+        return replace(lead, sigma=sigma, worst=worst, before=before)
 
     def _once(self, key: str, compute: Callable[[], T]) -> T:
         """The value kept under ``key``; an error of its first computation is raised again."""
@@ -515,5 +516,6 @@ class _Raised:
 def _allowance(budget: Budget, truth: Truth) -> Allowance:
     """What rounding explains of one tensor, and the radius of its truth."""
     return Allowance(
-        budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow, truth.radius, truth.undecided
-    )
+        budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow, truth.radius, truth.undecided,
+        budget.before,
+    )  # fmt: skip

@@ -289,6 +289,7 @@ def _with_own(budget: Budget, own: Tensor) -> Budget:
         independent=torch.hypot(budget.independent, size),
         errors=budget.errors + torch.where(budget.value.isfinite(), turned, 0.0),
         worst=None if budget.worst is None else budget.worst + LOCAL_SIGMA * size,
+        before=None,
     )
 
 
@@ -302,4 +303,5 @@ def _of_both(kernel: Budget, definition: Budget) -> Budget:
         errors=kernel.errors[:probes] - definition.errors[:probes].roll(1, 0),
         worst=None if kernel.worst is None or definition.worst is None else kernel.worst + definition.worst,
         floor=torch.hypot(kernel.floor, definition.floor),
+        before=None,
     )

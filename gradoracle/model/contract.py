@@ -38,8 +38,8 @@ class Contract:
         truncate: operands are cut, not rounded to nearest: an error in (-2u, 0] with mean -u.
         accumulate_block: products that the hardware adds before it cuts the sum once; 0: sums round to nearest. Tensor
             cores cut, so each of ``terms / accumulate_block`` steps loses u of the partial sum on average.
-        aligned: the exponent to which tensor cores of 8-bit floats cut each product, next to the largest of a block, and
-            to which they keep their sums; 0: that of the operand's format (``Format.aligned``), which most have not.
+        aligned: the exponent to which tensor cores of 8-bit floats cut each product, next to the largest of a block,
+            and to which they keep their sums; 0: that of the operand's format (``Format.aligned``), if it has one.
         inputs: every input is rounded to this before anything else; "": none is.
         rounds: False only for ``EXACT``, which commits no rounding at all.
     """

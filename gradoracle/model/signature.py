@@ -485,6 +485,13 @@ def read_signature(
             f"{name} has an input named {min(clash)!r}, the name of the cotangent or tangent of another of its tensors "
             "(d<output>, t<input>); rename one of them"
         )
+    gradients = {cotangent_name(spec.name): spec.name for spec in inputs if spec.kind == "float"}
+    for spec in specs:
+        if spec.name in gradients:
+            raise TypeError(
+                f"{name} has an output named {spec.name!r}, the name of the gradient of its input "
+                f"{gradients[spec.name]!r}; give it another one in outputs=, such as 'grad_{gradients[spec.name]}'"
+            )
     asked = dict(optional_outputs or {})
     _require_optional(name, asked, names, option_specs)
     specs = tuple(replace(spec, asked_by=asked.get(spec.name, "")) for spec in specs)

@@ -76,6 +76,38 @@ def test_an_infinite_truth_may_saturate_where_casts_do(stored: torch.dtype, acce
         assert found.outcome is Outcome.VIOLATED
 
 
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_of_numbers_in_8_bits_only_those_are_right_that_a_near_value_is_rounded_to(stored: torch.dtype) -> None:
+    made = torch.Generator().manual_seed(1)
+    truth = torch.randn(400, dtype=torch.float64, generator=made) * 20 + 100
+    right = truth.to(stored)
+    bits = right.view(torch.uint8)
+    tie = (right[7].double() + (bits[7:8] + 1).view(stored)[0].double()) / 2
+    truth[7] = tie * (1 - 1e-6)  # below it: rounded down, or up after an error of 2e-6
+    right = truth.to(stored)
+    sigma = truth.abs() * torch.finfo(stored).eps / 2 / 3**0.5
+    none = torch.zeros(0, 400, dtype=torch.float64)
+
+    def outcome(bits: torch.Tensor, before: float | None) -> Outcome:
+        near = None if before is None else before * truth.abs()
+        return judge("y", bits.view(stored), truth, Allowance(sigma, none, before=near), continuous=True).outcome
+
+    up, other = right.view(torch.uint8).clone(), right.view(torch.uint8).clone()
+    up[7] += 1
+    other[8] += 1 if right[8].double() < truth[8] else 255  # the other neighbour of a value that is near no tie
+    assert outcome(right.view(torch.uint8), 0.0) is outcome(right.view(torch.uint8), 1e-3) is Outcome.HOLDS
+    assert outcome(up, 2e-6) is Outcome.HOLDS and outcome(up, 1e-7) is Outcome.VIOLATED
+    assert outcome(other, 1e-3) is Outcome.VIOLATED
+    assert outcome(other, None) is Outcome.HOLDS  # the error of one rounding more is within eight sigma
+
+
+def test_beyond_the_largest_number_the_rule_of_neighbours_says_nothing() -> None:
+    truth = torch.tensor([447.9, 500.0, 3.0], dtype=torch.float64)
+    allowed = Allowance(truth * 0.04, torch.zeros(0, 3, dtype=torch.float64), before=torch.full((3,), 0.2).double())
+    got = torch.tensor([448.0, 448.0, 3.0]).to(torch.float8_e4m3fn)
+    assert judge("y", got, truth, allowed, continuous=True).outcome is Outcome.HOLDS
+
+
 def test_saved_tensors_of_8_bits_are_a_case(tmp_path: Path) -> None:
     made = torch.Generator().manual_seed(2)
     given = {"x": torch.randn(5, 33, generator=made).to(torch.float8_e5m2)}

@@ -259,6 +259,16 @@ def test_samples_change_by_small_pure_functions() -> None:
         sample.with_inputs(x=sample.inputs["q"])
 
 
+def test_an_output_named_as_the_gradient_of_an_input_is_refused() -> None:
+    def gradients(g: Float[Tensor, "M"], x: Float[Tensor, "M"]) -> tuple[Float[Tensor, "M"], Float[Tensor, "M"]]:
+        return g * x, g + x
+
+    said = r"output named 'dx', the name of the gradient of its input 'x'; .* such as 'grad_x'"
+    with pytest.raises(TypeError, match=said):
+        read_signature(gradients, outputs=("dx", "other"))
+    assert [spec.name for spec in read_signature(gradients, outputs=("grad_x", "other")).outputs] == ["grad_x", "other"]
+
+
 def test_a_signature_with_clashing_names_is_refused() -> None:
     def backward(x: Float[Tensor, "N"], dx: Float[Tensor, "N"]) -> Float[Tensor, "N"]: ...
 

@@ -1,9 +1,9 @@
 """`tl.dot_scaled` as Triton compiles it for sm_90: operands times their scales in bfloat16, and a dot of bfloat16.
 
 Triton's own interpreter has none. sm_90 multiplies no microscaled operands, so Triton (DecomposeScaledBlocked.cpp)
-casts operands to bfloat16 (float16 if one of them is float16), multiplies each by the scale of its block of 32, rounds the
-product to that format, and multiplies by `tl.dot`. All 8-bit and 4-bit floats are exact in bfloat16, and so are their
-products with powers of two between 2^-126 and 2^127. A scale of e8m0 is shifted into the exponent of a bfloat16: its
+casts operands to bfloat16 (float16 if one of them is float16), multiplies each by the scale of its block of 32, rounds
+that to the same format, and multiplies by `tl.dot`. All 8-bit and 4-bit floats are exact in bfloat16, and so are their
+products with powers of two that are not too small. A scale of e8m0 is shifted into the exponent of a bfloat16: its
 code 0, which means 2^-127, becomes 0; its code 255, NaN, makes a NaN of the block unless the kernel asks for fast_math.
 """
 

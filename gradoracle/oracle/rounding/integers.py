@@ -28,6 +28,8 @@ from gradoracle.oracle.rounding import effects
 
 PROBES = 16
 _CHOOSING = effects.names("sort topk max min argmax argmin")
+_WHOLE = effects.names("floor ceil round trunc add sub rsub mul neg abs sum")
+"""Operations that round no integer: floats hold those up to one over the unit roundoff."""
 _MOVING = (effects.MOVE | effects.VIEW | effects.names("detach contiguous")) - effects.names("gather index cat scatter")
 
 
@@ -200,7 +202,10 @@ class _Choosing(TorchDispatchMode):
 
 
 class _Rounding(_Choosing):
-    """Each float result that an operation computes is off by up to a rounding; what only moves values is exact."""
+    """Each float result that an operation computes is off by up to a rounding.
+
+    What only moves values is exact, and so are integers that the format holds, as sums, products and whole parts.
+    """
 
     def __init__(self, unit: float, seed: int) -> None:
         super().__init__()
@@ -219,10 +224,14 @@ class _Rounding(_Choosing):
         self._seen(func, args, kwargs or {}, found)
         given = [x.reshape(-1) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.is_floating_point()]
         known = torch.cat(given) if given else None
+        whole = func._schema.name.removeprefix("aten::") in _WHOLE
 
         def rounded(value: Any) -> Any:
             if known is None or not isinstance(value, Tensor) or not value.is_floating_point():
                 return value
-            return torch.where(torch.isin(value, known), value, self.off(value))
+            exact = torch.isin(value, known)
+            if whole:
+                exact |= (value == value.round()) & (value.abs() * self._unit <= 1)
+            return torch.where(exact, value, self.off(value))
 
         return tree_map(rounded, found)

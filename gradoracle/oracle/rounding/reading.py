@@ -49,6 +49,8 @@ class Budget:
         floor: the standard deviation of the part due to underflow.
         overflow: True where a declared intermediate, or the output itself, may exceed the range of its format in a
             correct kernel (the value and eight standard deviations); None if none does.
+        before: the largest error before an output is stored in 8 bits: storing rounds what is that near to ``value``.
+            None for other outputs, and where it is not known.
     """
 
     value: Tensor
@@ -58,6 +60,7 @@ class Budget:
     worst: Tensor | None
     floor: Tensor
     overflow: Tensor | None = None
+    before: Tensor | None = None
 
 
 def budgets(
@@ -101,6 +104,9 @@ def budgets(
     magnify = _magnified(contract)
     found: list[Quantity] = []
     signed: list[list[Tensor]] = []
+    narrow = [i for i, dtype in enumerate(dtypes) if contract.rounds and FORMATS[dtype].width == 8]
+    bare: dict[int, Quantity] = {}
+    own: dict[int, list[Tensor]] = {i: [] for i in narrow}
     overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
     for start in range(0, max(count, 1), at_once):
         run = range(start, min(start + at_once, count))
@@ -115,6 +121,9 @@ def budgets(
                 for i, (q, e) in enumerate(zip(inputs, given, strict=True))
             ]
             outputs = propagate(graph, inputs, roundoff)
+            for i in narrow:
+                bare.setdefault(i, outputs[i])
+                own[i].append(_errors(outputs[i], len(run), magnify))
             for position, dtype in enumerate(dtypes):
                 if outputs[position].is_float:
                     outputs[position] = roundoff.stored(
@@ -131,7 +140,12 @@ def budgets(
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [FORMATS[dtype].largest if contract.rounds else math.inf for dtype in dtypes]
     split = SPLIT if splits else None
-    return [_budget(q, e, m, worst, most, split) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
+    whole = [_budget(q, e, m, worst, most, split) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
+    for i in narrow:
+        alone = _budget(bare[i], torch.cat(own[i]), None, worst, math.inf, split)
+        most = FAR * alone.sigma if alone.worst is None else torch.maximum(FAR * alone.sigma, alone.worst)
+        whole[i] = replace(whole[i], before=most)
+    return whole
 
 
 def _magnified(contract: Contract) -> float:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 import gradoracle
+from gradoracle.cases.sample import Sample
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.verdict import Status
@@ -297,3 +298,27 @@ def test_the_line_at_which_a_definition_with_integers_fails_is_its_own() -> None
     sample = evidence("case:1 counted cpu float32 family=counted B=6 N=9 seed=4", right, Oracle(counted)).sample
     with pytest.raises(Undefined, match=r" at test_integers\.py, line \d+"):
         Oracle(counted).graph(sample, Derivative.VJP)
+
+
+@pytest.mark.parametrize("preset", ["ieee32", "bf16"])
+def test_integers_that_are_made_of_whole_numbers_are_decided_but_at_a_boundary(preset: str) -> None:
+    """Exponents of scales in e8m0: only powers of two, and their neighbours, may have another one."""
+
+    @gradoracle.family(outputs=("x", "code"))
+    def exponents(x: Float[Tensor, "N"]) -> tuple[Float[Tensor, "N"], Int[Tensor, "N"]]:
+        e = torch.floor(torch.log2(x.abs())) - 8
+        return x, (e + 127).to(torch.int64)
+
+    x = torch.tensor([1.5, 3.0, 0.3, 300.0, 4.0, 2.0])
+    found = integers(exponents, Sample({"x": x}, {}, {}, {}), PRESETS[preset])["code"]
+    assert found.value.tolist() == [119, 120, 117, 127, 121, 120]
+    assert found.undecided.tolist() == [False] * 4 + [True] * 2
+    assert found.wrong(torch.tensor([119, 120, 117, 127, 120, 119])).tolist() == [False] * 6
+    assert found.wrong(torch.tensor([120, 120, 117, 128, 121, 120])).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
