@@ -9,8 +9,8 @@ from typing import Any
 
 from gradoracle.model.derivative import Definition
 from gradoracle.model.dims import MOST_SPREAD, Sizes, dim_names, divisor, require_positive
-from gradoracle.model.domains import Domain, Range, at_most_of, declared_domains
-from gradoracle.model.formats import DTYPES
+from gradoracle.model.domains import Between, Domain, Range, at_most_of, declared_domains
+from gradoracle.model.formats import DTYPES, FORMATS
 from gradoracle.model.property import Property
 from gradoracle.model.randomness import Randomness
 from gradoracle.model.signature import OptionValue, Signature, constrained, cotangent_name, read_signature
@@ -124,6 +124,7 @@ def family(
                 f"family {own}: dims {unknown} do not occur in the annotations, which name {signature.dims}"
             )
         within = {name: each for name, each in (domains or {}).items() if isinstance(each, Range)}
+        _require_dtypes(f"family {own}", signature)
         signature = _ranged(f"family {own}", signature, within)
         whole = {n: x for n, x in (domains or {}).items() if not isinstance(x, Range)}
         ranges = declared_domains(f"family {own}", signature, whole, together)
@@ -211,16 +212,42 @@ def _ranged(owner: str, signature: Signature, ranges: Mapping[str, Range]) -> Si
     """The signature in which float inputs have their ranges.
 
     Raises:
-        ValueError: one names no float input.
+        ValueError: one names no float input, or is beyond what a fixed dtype holds.
     """
+    integers = {spec.name: spec.dtype for spec in signature.inputs if spec.kind == "int"}
+    for name in ranges.keys() & integers.keys():
+        codes = ", the codes of 2^-10 to 2^9 in e8m0" if integers[name] == "uint8" else ""
+        raise ValueError(
+            f"{owner}: domains gives {name} {ranges[name]!r}, which is of floats, and {name} holds integers; expected "
+            f"a domain such as gradoracle.IndexDomain(137, minimum=117){codes}"
+        )
     floats = [spec.name for spec in signature.inputs if spec.kind == "float"]
     if strange := [name for name in ranges if name not in floats]:
         raise ValueError(
             f"{owner}: domains gives {strange[0]} {ranges[strange[0]]!r}, which is of floats; expected some of "
             f"{', '.join(floats)}"
         )
+    for spec in signature.inputs:
+        own = ranges.get(spec.name)
+        if isinstance(own, Between) and spec.dtype in FORMATS:
+            largest = FORMATS[spec.dtype].largest
+            if max(abs(own.low), abs(own.high)) > largest:
+                raise ValueError(
+                    f"{owner}: domains gives {spec.name} {own!r}, but {spec.dtype} ends at {largest:g}; "
+                    "expected a range within it"
+                )
     inputs = tuple(replace(spec, range=ranges.get(spec.name)) for spec in signature.inputs)
     return replace(signature, inputs=inputs) if ranges else signature
+
+
+def _require_dtypes(owner: str, signature: Signature) -> None:
+    """Raise ValueError if a float tensor is declared in a dtype that no case has."""
+    for spec in (*signature.inputs, *signature.outputs):
+        if spec.kind == "float" and spec.dtype and spec.dtype not in DTYPES:
+            raise ValueError(
+                f"{owner}: {spec.name} is of {spec.dtype}, which cases do not have; expected one of "
+                f"{', '.join(DTYPES)}, or its bytes as UInt8 with domains={{{spec.name!r}: gradoracle.Bits(8)}}"
+            )
 
 
 def _require_ranks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float8e4m3fn, Float8e4m3fnuz, Float32, Int, UInt8
 from torch import Tensor
 
 import gradoracle
@@ -102,3 +102,26 @@ def test_a_signature_that_does_not_fit_is_one_sentence(function):
     words = r"<lambda> does not fit family scaled: .*expected the inputs \(x, w\)"
     with pytest.raises(TypeError, match=words):
         accepted_options(scaled, function)
+
+
+def test_mistakes_with_8_bits_are_one_sentence():
+    def scaled(x: Float8e4m3fn[Tensor, "M K"], code: UInt8[Tensor, "M"]) -> Float32[Tensor, "M"]:
+        return x.float().sum(-1) * torch.exp2(code.float() - 127)
+
+    def of_another(x: Float8e4m3fnuz[Tensor, "M"]) -> Float32[Tensor, "M"]:
+        return x.float()
+
+    codes = gradoracle.IndexDomain(137, minimum=117)
+    assert gradoracle.family(scaled, domains={"code": codes}).signature.inputs[1].dtype == "uint8"
+    said = (
+        r"code Between\(low=0.5, high=2\), which is of floats, and code holds integers; .* the codes of 2\^-10 to 2\^9"
+    )
+    with pytest.raises(ValueError, match=said):
+        gradoracle.family(scaled, domains={"code": gradoracle.Between(0.5, 2)})
+    with pytest.raises(ValueError, match=r"x Between.*500\), but float8_e4m3fn ends at 448; expected a range"):
+        gradoracle.family(scaled, domains={"code": codes, "x": gradoracle.Between(0, 500)})
+    with pytest.raises(ValueError, match="code is of uint8, from 0 to 255, and its domain goes from 0 to 299"):
+        gradoracle.family(scaled, domains={"code": gradoracle.IndexDomain(300)})
+    assert gradoracle.family(scaled, domains={"code": gradoracle.IndexDomain(256)})
+    with pytest.raises(ValueError, match=r"x is of float8_e4m3fnuz, which cases do not have; .* gradoracle.Bits"):
+        gradoracle.family(of_another)

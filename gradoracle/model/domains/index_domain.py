@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gradoracle.model import layouts, recipes
@@ -59,7 +60,14 @@ class IndexDomain(Domain):
 
     def misfit(self, spec: TensorSpec) -> str:
         """See ``Domain.misfit``."""
-        return self._offsets.misfit(spec) if self._offsets else ""
+        if self._offsets:
+            return self._offsets.misfit(spec)
+        if spec.dtype in ("", "bool") or not isinstance(self.bound, int):
+            return ""
+        held, last = torch.iinfo(getattr(torch, spec.dtype)), self.highest({})
+        if held.min <= self.minimum and last <= held.max:
+            return ""
+        return f"is of {spec.dtype}, from {held.min} to {held.max}, and its domain goes from {self.minimum} to {last}"
 
     def grouped(self, dims: Sequence[str]) -> frozenset[str]:
         """See ``Domain.grouped``."""
