@@ -287,7 +287,8 @@ def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str)
     """A contiguous CPU tensor by a recipe, the same bits on every machine.
 
     A tensor with magnitudes beyond the dtype's range is scaled down by the power of two that brings them inside
-    (``extreme:1e6`` in float16), so that values stay finite and distinct; those of ``forbidden`` may be -inf.
+    (``extreme:1e6`` in float16), so that values stay finite and distinct; those of ``forbidden`` may be -inf. In a
+    format of 8 bits the largest of them becomes the largest number, as a quantised tensor has it.
 
     Raises:
         ValueError: the recipe or dtype is unknown, or the recipe is one of integers.
@@ -297,8 +298,9 @@ def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str)
     draft = Draft(tuple(shape), seed, name, 0.0 if parameter is None else parameter, dtype)
     drawn = _FLOATS[recipe_name].draw(draft).reshape(-1)
     largest = float(np.max(np.abs(drawn), where=np.isfinite(drawn), initial=0.0))
-    if largest > FORMATS[dtype].largest:
-        drawn = drawn * 2.0 ** -(math.frexp(largest)[1] - math.frexp(FORMATS[dtype].largest)[1] + 1)
+    if largest > (most := FORMATS[dtype].largest):
+        down = 2.0 ** -(math.frexp(largest)[1] - math.frexp(most)[1] + 1)
+        drawn = drawn * (most / largest if FORMATS[dtype].width == 8 else down)
     return rounded(drawn, dtype).reshape(tuple(shape))
 
 
