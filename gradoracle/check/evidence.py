@@ -389,11 +389,14 @@ class Evidence:
     def nearest_preset(self, derivative: Derivative, violated: Sequence[Finding]) -> NearestPreset:
         """The strongest other preset whose budgets all violated tensors keep, or that which they exceed least.
 
-        Tried are those of this dtype, and the coarsest of the next lower one: a kernel may compute in that.
+        Tried are those of this dtype, and the coarsest of the next lower one: a kernel may compute in that. Those of
+        8-bit products are tried if an input has 8 bits.
         """
         nearest = NearestPreset(self.contract.name, tuple(violated))
         names = [finding.tensor for finding in violated]
-        for preset in tried_on(self.case.dtype):
+        given = self.sample.inputs.values()
+        eight_bits = any(x.element_size() == 1 and x.dtype is not torch.bool for x in given)
+        for preset in tried_on(self.case.dtype, eight_bits=eight_bits):
             if preset.name == self.contract.name:
                 continue
             kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})

@@ -135,13 +135,14 @@ def contract(name: str, dtype: str) -> Contract:
     raise ValueError(f"{known}; {expected}")
 
 
-def tried_on(dtype: str) -> tuple[Contract, ...]:
+def tried_on(dtype: str, *, eight_bits: bool = False) -> tuple[Contract, ...]:
     """The presets that may explain an error of a dtype, the strongest first.
 
     The last is the coarsest of the next lower dtype, for a kernel that casts its operands to that. Float64 has none:
-    nothing is wider than what a kernel in float64 is compared with.
+    nothing is wider than what a kernel in float64 is compared with. Those of 8-bit products explain nothing unless the
+    kernel has inputs of 8 bits (``eight_bits``).
     """
-    own = [preset for preset in PRESETS.values() if preset.dtype == dtype]
+    own = [preset for preset in PRESETS.values() if preset.dtype == dtype and (eight_bits or not preset.aligned)]
     if dtype not in ("float32", "float16"):
         return tuple(own)
     return (*own, replace(PRESETS["eager-bf16"], dtype=dtype, inputs="bfloat16", elementwise="bfloat16"))

@@ -11,9 +11,11 @@ from places import TESTS
 
 from gradoracle.check.acceptance import WIDEST_SENSITIVITY, Allowance, judge, widest_sensitivity
 from gradoracle.check.run import check
+from gradoracle.model.contract import tried_on
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Report, Status
 from gradoracle.project.request import Request
+from gradoracle.report.summary import kept
 
 pytestmark = [pytest.mark.xdist_group("interpreter"), interpreted.NEEDED]
 FILE = TESTS / "check" / "eight_bits.py"
@@ -117,3 +119,22 @@ def test_saved_tensors_of_8_bits_are_a_case(tmp_path: Path) -> None:
     for name, code in (("right", 0), ("forgets_the_scale_of_a_row", 1)):
         report = checked(name, inputs=str(tmp_path / "saved.pt"), dtypes=())
         assert report.exit_code == code and {v.dtype for v in report.verdicts} == {"float8_e5m2"}
+
+
+def test_presets_of_8_bit_products_explain_only_kernels_with_operands_of_8_bits() -> None:
+    for dtype, name in (("float32", "ieee32-fp8"), ("bfloat16", "bf16-fp8"), ("float16", "fp16-fp8")):
+        assert name not in [preset.name for preset in tried_on(dtype)]
+        assert name in [preset.name for preset in tried_on(dtype, eight_bits=True)]
+    assert "e4m3" in [preset.name for preset in tried_on("float8_e4m3fn")]
+
+
+def test_an_undeclared_kernel_is_inferred_to_multiply_in_8_bits(tmp_path: Path) -> None:
+    source = (TESTS.parent / "examples" / "eight_bit" / "row_scales.py").read_text()
+    declared = ', "contracts": {"float32": gradoracle.PRESETS["ieee32-fp8"]}'
+    assert declared in source
+    (tmp_path / "undeclared.py").write_text(source.replace(declared, ""))
+    report = check(
+        Request(f"{tmp_path / 'undeclared.py'}:right", None, device="cpu", workers=0, property="forward*", examples=20)
+    )
+    assert report.exit_code == 0 and [verdict.status for verdict in report.verdicts] == [Status.VIOLATED]
+    assert [(each.dtype, each.preset) for each in kept(report)] == [("float32", "ieee32-fp8")]
