@@ -59,6 +59,8 @@ IMPRECISE = 2**30
 _TF32 = TensorCore(8)
 _WARP_GROUP = 64
 """Rows from which on sm_90 multiplies 8-bit floats by wgmma. Smaller tiles are cast to float16, for mma.sync."""
+_WGMMA_DEPTH = 32
+"""Products of 8-bit floats that an instruction adds."""
 INPUT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 """What a kernel may ask for."""
 
@@ -112,20 +114,25 @@ def _split_dot(parts: list[tuple[Float32Array, Float32Array]], onto: Float32Arra
 
 
 def _fp8_dot(a: Handle, b: Handle, onto: Array, most: Any) -> Array:
-    """Of 8-bit floats: sums of ``most`` products at least are added in float32; 0: each instruction's own."""
+    """Of 8-bit floats: sums of ``most`` products at least are added in float32.
+
+    Where fewer than the 32 products of an instruction are asked for, Triton (AccelerateMatmul.cpp) takes mma.sync.
+    """
     left, right = (from_fp8(h.data, h.dtype.name) if h.data.dtype == np.uint8 else h.data for h in (a, b))
     if is_widened():
         return chained(left.astype(np.float64), right.astype(np.float64), onto)
-    if left.shape[-2] < _WARP_GROUP:  # a register has four neighbours along k; of each, two go into either instruction
+    if (
+        left.shape[-2] < _WARP_GROUP or int(most) < _WGMMA_DEPTH
+    ):  # a register has four neighbours along k; of each, two go into either instruction
         k = np.arange(left.shape[-1])
         order = np.lexsort((k, k % 4 // 2, k // 32))
         return in_blocks(left[..., order], right[..., order, :], onto, CORES["fp16"])
     own, other = OF_TRITON[a.dtype.name], OF_TRITON[b.dtype.name]
-    core = TensorCore(32, (own.lowest, other.lowest), fraction=own.aligned, kept=own.aligned)
+    core = TensorCore(_WGMMA_DEPTH, (own.lowest, other.lowest), fraction=own.aligned, kept=own.aligned)
     depth = left.shape[-1]
     if int(most) > depth:
         return in_blocks(left, right, onto, core)
-    step = -(-max(int(most), 1) // core.block) * core.block
+    step = -(-int(most) // core.block) * core.block
     total = onto.astype(np.float32)
     zero = np.zeros((1, 1), np.float32)
     for start in range(0, depth, step):

@@ -182,6 +182,15 @@ def _eight_bits(A, B, Z, SAYS: tl.constexpr, MOST: tl.constexpr, K: tl.constexpr
 
 
 @pytest.mark.parametrize("kind", BYTES.values())
+def test_sums_of_fewer_products_than_an_instruction_adds_are_those_of_float16(kind: torch.dtype) -> None:
+    a, b, z = torch.zeros(64, 128), torch.ones(64, 128).to(kind), torch.empty(64, 64)
+    a[:, 0], a[:, 1] = 256, 2.0**-6  # in one block: wgmma cuts the second, 2^-14 of the first
+    for most, expected in ((0, 256 + 2.0**-6), (31, 256 + 2.0**-6), (32, 256.0)):
+        _eight_bits[(1,)](a.to(kind), b, z, True, most, 128)
+        assert float(z[0, 0]) == expected
+
+
+@pytest.mark.parametrize("kind", BYTES.values())
 def test_without_a_word_sums_of_8_bit_cores_keep_14_bits_to_the_end(kind: torch.dtype) -> None:
     a, b, z = torch.zeros(64, 128), torch.ones(64, 128).to(kind), torch.empty(64, 64)
     a[:, 0], a[:, 64] = 256, 2.0**-6  # in blocks of their own: 2^-14 of the sum
