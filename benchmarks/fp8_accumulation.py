@@ -1,7 +1,8 @@
 """How many bits a dot of 8-bit floats keeps on this GPU, by designed operands; bfloat16 and float16 are controls.
 
 `python benchmarks/fp8_accumulation.py` prints a table and writes fp8_accumulation.json to $OUT, or here. It needs torch
-and Triton alone, and under a minute. docs/how-to/eight-bit.md reads what it found.
+and Triton alone, and under a minute; without a GPU it runs in gradoracle's interpreter. docs/how-to/eight-bit.md reads
+what it found.
 
 Each probe is one tile whose elements are all the same sum of a few products, at chosen places of K:
 
@@ -26,8 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+
+INTERPRETED = not torch.cuda.is_available()
+if INTERPRETED:  # before Triton
+    from gradoracle.host.interpreter import activation
+
+    activation.activate()
+
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
 
 DEPTH = 128
 FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -187,24 +195,10 @@ def special_scales(device: str) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    device = "cpu" if interpreted else "cuda"
-    name = "the interpreter" if interpreted else torch.cuda.get_device_name()
+    device = "cpu" if INTERPRETED else "cuda"
+    name = "the interpreter" if INTERPRETED else torch.cuda.get_device_name()
     print(f"# {name}, torch {torch.__version__}, triton {triton.__version__}")
-    header = (
-        "kind",
-        "rows",
-        "most",
-        "fraction",
-        "products",
-        "sum",
-        "sums",
-        "later",
-        "lost at",
-        "normal",
-        "instruction",
-    )
-    print(" | ".join(header))
+    print("kind | rows | most | fraction | products | sum | sums | later | lost at | normal | instruction")
     asked = [(64, -1), (64, 0), (64, 32), (64, 64), (64, 128), (16, -1), (16, 32)]
     plain = [(kind, tile, most, False) for kind in ("e4m3", "e5m2") for tile, most in asked]
     controls = [(kind, tile, -1, False) for kind in ("fp16", "bf16") for tile in (64, 16)]
@@ -224,16 +218,8 @@ def main() -> None:
         found = read(values)
         row = {"kind": label, "rows": tile, "most": most_asked, **found, "normal": worst, "instruction": instruction}
         record.append(row | {"values": values})
-        shown = [
-            label,
-            tile,
-            most_asked,
-            *list(found.values())[:-1],
-            spans(found["lost at"]),
-            f"{worst:.3g}",
-            instruction,
-        ]
-        print(" | ".join(str(each) for each in shown), flush=True)
+        shown = row | {"lost at": spans(found["lost at"]), "normal": f"{worst:.3g}"}
+        print(" | ".join(map(str, shown.values())), flush=True)
     try:
         special = special_scales(device)
     except Exception as error:

@@ -39,12 +39,11 @@ def _lse(x):
 
 
 def _alphas(p, leap):
-    alphas, norms = [torch.where(torch.arange(p.shape[2], device=p.device) < 2, p[:, 0], -torch.inf)], []
+    alphas = [torch.where(torch.arange(p.shape[2], device=p.device) < 2, p[:, 0], -torch.inf)]
     for here in p.unbind(1)[1:]:
-        norms.append(alphas[-1].amax(1))
-        before = pad(alphas[-1] - norms[-1][:, None], (2, 0), value=-torch.inf)
+        before = pad(alphas[-1] - alphas[-1].amax(1, keepdim=True), (2, 0), value=-torch.inf)
         alphas.append(torch.stack([before[:, 2:], before[:, 1:-1], before[:, :-2] + leap]).logsumexp(0) + here)
-    return torch.stack(alphas, 1), sum(norms)
+    return torch.stack(alphas, 1), sum(alpha.amax(1) for alpha in alphas[:-1])
 
 
 class _Paths(torch.autograd.Function):
@@ -56,6 +55,7 @@ class _Paths(torch.autograd.Function):
         return norm + alpha[:, -1, -2:].logsumexp(1)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx, dz):
         return dz[:, None, None] * ctx.saved_tensors[0], None
 

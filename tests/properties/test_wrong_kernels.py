@@ -76,41 +76,24 @@ ELSEWHERE = {
         "universal/test_devices.py",
         "test_a_second_device_gives_the_same_or_is_missing",
     ),
-    "the_share_of_kept_elements_is_that_of_the_option": (
-        "universal/test_randomness.py",
-        "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there",
+    **dict.fromkeys(
+        (
+            "the_share_of_kept_elements_is_that_of_the_option",
+            "the_mask_of_backward_is_that_of_forward",
+            "the_mask_depends_on_the_seed_alone",
+            "the_same_seed_gives_the_same_numbers",
+            "another_seed_gives_another_mask",
+            "outputs_are_those_of_the_kept_elements",
+            "gradients_are_those_of_the_kept_elements",
+        ),
+        ("universal/test_randomness.py", "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there"),
     ),
-    "the_mask_of_backward_is_that_of_forward": (
-        "universal/test_randomness.py",
-        "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there",
-    ),
-    "the_mask_depends_on_the_seed_alone": (
-        "universal/test_randomness.py",
-        "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there",
-    ),
-    "the_same_seed_gives_the_same_numbers": (
-        "universal/test_randomness.py",
-        "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there",
-    ),
-    "another_seed_gives_another_mask": (
-        "universal/test_randomness.py",
-        "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there",
-    ),
-    "outputs_are_those_of_the_kept_elements": (
-        "universal/test_randomness.py",
-        "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there",
-    ),
-    "gradients_are_those_of_the_kept_elements": (
-        "universal/test_randomness.py",
-        "test_a_wrong_mask_violates_its_law_and_the_right_one_holds_there",
-    ),
-    "rounding_at_random_has_the_mean_of_the_value": (
-        "universal/test_randomness.py",
-        "test_a_wrong_rounding_violates_its_law_and_a_fair_one_holds_there",
-    ),
-    "a_rounded_value_is_one_of_its_neighbours": (
-        "universal/test_randomness.py",
-        "test_a_wrong_rounding_violates_its_law_and_a_fair_one_holds_there",
+    **dict.fromkeys(
+        (
+            "rounding_at_random_has_the_mean_of_the_value",
+            "a_rounded_value_is_one_of_its_neighbours",
+        ),
+        ("universal/test_randomness.py", "test_a_wrong_rounding_violates_its_law_and_a_fair_one_holds_there"),
     ),
 }
 

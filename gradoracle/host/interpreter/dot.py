@@ -121,9 +121,8 @@ def _fp8_dot(a: Handle, b: Handle, onto: Array, most: Any) -> Array:
     left, right = (from_fp8(h.data, h.dtype.name) if h.data.dtype == np.uint8 else h.data for h in (a, b))
     if is_widened():
         return chained(left.astype(np.float64), right.astype(np.float64), onto)
-    if (
-        left.shape[-2] < _WARP_GROUP or int(most) < _WGMMA_DEPTH
-    ):  # a register has four neighbours along k; of each, two go into either instruction
+    if left.shape[-2] < _WARP_GROUP or int(most) < _WGMMA_DEPTH:
+        # a register has four neighbours along k; of each, two go into either instruction
         k = np.arange(left.shape[-1])
         order = np.lexsort((k, k % 4 // 2, k // 32))
         return in_blocks(left[..., order], right[..., order, :], onto, CORES["fp16"])

@@ -161,17 +161,16 @@ def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, i
 
     The carries of all steps of a recurrence are as costly as a tensor, and are not kept if they are large.
     """
-    largest = kept = max((t.numel() for t in args), default=1)
+    kept, carries = [1, *(t.numel() for t in args)], [1]
     for node in graph.nodes:
-        meta = node.meta.get("val", node.meta.get("tensor_meta"))
         if isinstance(node.target, Recurrence):
-            largest = max(largest, node.target.carried(int(node.args[1][0].meta["val"].shape[0])))  # type: ignore[index, union-attr]
-        shape = getattr(meta, "shape", None)
+            carries.append(node.target.carried(len(node.args[1][0].meta["val"])))  # type: ignore[index, union-attr]
+        shape = getattr(node.meta.get("val", node.meta.get("tensor_meta")), "shape", None)
         if shape is not None:
-            size = int(torch.Size(shape).numel())
-            largest, kept = max(largest, size), kept if _is_taken(node) else max(kept, size)
+            (carries if _is_taken(node) else kept).append(torch.Size(shape).numel())
+    largest = max(*kept, *carries)
     count = next((min(probes, few) for size, few in _FEW_PROBES if largest >= size), probes)
-    return count, max(1, _ELEMENTS_AT_ONCE // max(kept, 1))
+    return count, max(1, _ELEMENTS_AT_ONCE // max(kept))
 
 
 def _is_taken(node: Node) -> bool:

@@ -187,8 +187,7 @@ class Reading:
         self.starts: dict[int, Carried] = {}  # by the first step of a block
         self.since: int | None = None  # how many steps come before one in which something may overflow
         self._kept: dict[int, list[Quantity]] = {}
-        size = sum(own.inputs[i].meta["val"].numel() for i in self.floats)
-        self._keeps = len(self.blocks) if self.length * size * (self.probes + 4) <= _KEPT else 1
+        self._keeps = len(self.blocks) if own.carried(self.length) * (self.probes + 4) <= _KEPT else 1
 
     @property
     def lanes(self) -> int:
