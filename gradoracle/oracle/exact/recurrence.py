@@ -6,6 +6,7 @@ pushforward the same way. Readings run the body: see ``float64``, ``interpretati
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,11 +19,12 @@ from torch.fx import Graph as Nodes
 from torch.fx import Node
 
 from gradoracle.model.recurrence import FlatStep, RecurrenceError, stepwise
+from gradoracle.oracle.exact.elementwise_loop import ElementwiseLoop
 from gradoracle.oracle.exact.graph import Graph, pruned
 from gradoracle.oracle.exact.recording import OPAQUE, is_pure, record, writes
 from gradoracle.oracle.exact.trees import followed
 
-_IN_CACHE = 1 << 16  # elements of the largest tensor of a block of steps
+_IN_CACHE = 1 << 15  # elements of the largest tensor of a block of steps
 _LONGEST_BLOCK = 2048  # steps
 _SUMMED_AFTERWARDS = (
     1 << 20
@@ -180,7 +182,16 @@ class Recurrence:
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """The carries that each step of a block takes, stacked, and those after it; ``xs`` are those of the block."""
         steps, length = self.parts(self.step, range(self.carries)), int(xs[0].shape[0])
-        met, function = steps.met([*carry, *xs, *constants], length), steps.parted.after.function
+        found = steps.results([*carry, *xs, *constants], length)
+        if steps.loop is not None and all(x.dtype == torch.float64 for x in (*carry, *found)):
+            kept = [x.new_empty((length + 1, 1, *x.shape)) for x in carry]
+            first, last = (length, 0) if self.reverse else (0, length)
+            for each, x in zip(kept, carry, strict=True):
+                each[first, 0] = x
+            steps.loop.run(steps.leading(found), kept, back=self.reverse, add=False)
+            own = slice(1, None) if self.reverse else slice(0, -1)
+            return [x[own, 0] for x in kept], tuple(x[last, 0].clone() for x in kept)
+        met, function = steps.by_step(found, length), steps.parted.after.function
         now, taken = tuple(carry), []
         for given in reversed(met) if self.reverse else met:
             taken.append(now)
@@ -204,26 +215,31 @@ class Recurrence:
             evaluate: how the body is computed for a block of steps; it is then given all of the body.
         """
         length = int(xs[0].shape[0])
-        parts: list[list[Tensor]] = [[] for _ in self.yielded]
         carry: tuple[Tensor, ...] = tuple(init)
         own = self.carry_yielded
-        wanted = [k for k in range(len(parts)) if k not in own]
+        found: dict[int, Tensor] = {}
+        wanted = [k for k in range(len(self.yielded)) if k not in own]
         body = self.body if evaluate is not None else self.body.only([self.carries + k for k in wanted])
+
+        def put(k: int, steps: range, value: Tensor) -> None:
+            if k not in found:
+                found[k] = value.new_empty((length, *value.shape[1:]))
+            found[k][steps.start : steps.stop] = value
+
         for steps in self.blocks(length):
             taken, carry = self.states(carry, [x[steps.start : steps.stop] for x in xs], constants)
             for k, position in own.items():
-                parts[k].append(taken[position])
+                put(k, steps, taken[position])
             if wanted or evaluate is not None:
                 graph = self.batched(body, len(steps), self.along())
                 given = [*taken, *(x[steps.start : steps.stop] for x in xs), *constants]
-                found = graph.function(*given) if evaluate is None else evaluate(graph, given)[self.carries :]
-                chosen = wanted if evaluate is None else range(len(parts))
-                for k, value in zip(chosen, found, strict=True):
+                values = graph.function(*given) if evaluate is None else evaluate(graph, given)[self.carries :]
+                chosen = wanted if evaluate is None else range(len(self.yielded))
+                for k, value in zip(chosen, values, strict=True):
                     if k not in own:
-                        parts[k].append(value)
-        ordered = [part[::-1] if self.reverse else part for part in parts]
+                        put(k, steps, value)
         empty = [torch.empty((0, *_shape(node)), dtype=_dtype(node)) for node in self.yielded]
-        return [*carry, *(torch.cat(part) if part else none for part, none in zip(ordered, empty, strict=True))]
+        return [*carry, *(found.get(k, none) for k, none in enumerate(empty))]
 
     # ---- derivatives ----
 
@@ -362,7 +378,7 @@ class Steps:
 
     def __init__(self, recurrence: Recurrence, graph: Graph, moving: Sequence[int]) -> None:
         graph = graph.without_copies()
-        inputs, self._recurrence = graph.inputs, recurrence
+        inputs, self._recurrence, self._moving = graph.inputs, recurrence, len(moving)
         self.parted = graph.parted([inputs[i] for i in moving])
         before = self.parted.before
         self._count = recurrence.carries + recurrence.sequences
@@ -391,11 +407,19 @@ class Steps:
             one += self._fixed.function(*(x[0] if along else x for x, along in zip(given, self._along, strict=True)))
         return [many.pop(0) if varies else one.pop(0) for varies in self.varies]
 
-    def met(self, inputs: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
-        """By step: the results of the first part."""
-        found = self.results(inputs, steps)
+    def by_step(self, found: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
+        """The results of the first part, a tuple for each step."""
         each = [x.unbind(0) if varies else (x,) * steps for x, varies in zip(found, self.varies, strict=True)]
         return list(zip(*each, strict=True)) if each else [()] * steps
+
+    def leading(self, found: Sequence[Tensor]) -> list[Tensor]:
+        """The results of the first part with a first dim, of 1 where they are those of all steps."""
+        return [x if varies else x.unsqueeze(0) for x, varies in zip(found, self.varies, strict=True)]
+
+    @functools.cached_property
+    def loop(self) -> ElementwiseLoop | None:
+        """The second part as one loop, if it is elementwise."""
+        return ElementwiseLoop.of(self.parted.after, self._moving)
 
 
 def recorded(program: Callable[..., Any], examples: Sequence[Tensor]) -> Graph:
@@ -514,11 +538,16 @@ def _node(fixed: bool, decomposed: bool, flat: list[Tensor], recurrence: int) ->
         return own, given, own.run(init, xs, constants), True
     length = int(xs[0].shape[0])
     last = [torch.zeros(_shape(node), dtype=_dtype(node)) for node in own.body.outputs[: own.carries]]
-    many = [torch.zeros((length, *_shape(node)), dtype=_dtype(node)) for node in own.yielded]
+    many = [_unread((length, *_shape(node)), _dtype(node)) for node in own.yielded]
     return own, given, [*last, *many], True
 
 
 OPAQUE[torch.ops.gradoracle.recurrence.default] = _node
+
+
+def _unread(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor of which only shape and dtype matter: memory of floats that nobody reads or writes is not taken."""
+    return (torch.empty if dtype.is_floating_point else torch.zeros)(shape, dtype=dtype)
 
 
 # ---- a scan of a program that is being recorded ----

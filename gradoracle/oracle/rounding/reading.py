@@ -33,6 +33,7 @@ _ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
 _SPLIT_WITHIN = 3 / FAR  # at other significands a correct kernel may err by three times what the split probe shows
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
 _OUTPUT, _INPUT = 9, 11
+_NONE = Quantity(torch.zeros(()))
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,10 @@ def budgets(
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [FORMATS[dtype].largest if contract.rounds else math.inf for dtype in dtypes]
     split = SPLIT if splits else None
-    whole = [_budget(q, e, m, worst, most, split) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
+    whole = list[Budget]()
+    for position, (e, mask, limit) in enumerate(zip(errors, masks, largest, strict=True)):
+        q, found[position] = found[position], _NONE  # what is not needed any more is dropped: outputs may be large
+        whole.append(_budget(q, e, mask, worst, limit, split))
     for i in narrow:
         alone = _budget(bare[i], torch.cat(own[i]), None, worst, math.inf, split)
         most = FAR * alone.sigma if alone.worst is None else torch.maximum(FAR * alone.sigma, alone.worst)
@@ -221,7 +225,7 @@ def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, large
             return error.expand_as(value)
         return torch.where(finite, torch.nan_to_num(error.expand_as(value), nan=0.0, posinf=1e300), 0.0)
 
-    independent, floor = proper(q.variance).sqrt(), proper(q.floor).sqrt()
+    independent, floor = (zero if x is None else proper(x).sqrt() for x in (q.variance, q.floor))
     seen = _seen(errors, split) if len(errors) else zero
     sigma = torch.maximum(torch.maximum(independent, proper(seen)), floor)
     bound = torch.maximum(proper(q.worst), errors.abs().amax(0) if len(errors) else zero) if worst else None

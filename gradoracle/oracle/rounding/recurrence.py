@@ -267,15 +267,16 @@ class Reading:
                 each[steps] += more.transpose(0, 1)
         lanes = [_proper(each) for each in lanes]
         response = _Response.of(own, self.lanes)
-        met = response.met([*taken, *(x.value for x in xs), *(c.value for c in self.constants)], len(block))
-        response.carry(order, met, lanes)
+        inputs = [*taken, *(x.value for x in xs), *(c.value for c in self.constants)]
+        coefficients = response.coefficients(inputs, len(block))
+        response.carry(order, coefficients, lanes)
         lanes = [_proper(each) for each in lanes]
         taken_lanes = [each[1:] if own.reverse else each[:-1] for each in lanes]
         worst = bounds = None
         if before.worst is not None:
             added = [local[i].worst for i in self.floats]
             push = [torch.zeros_like(taken[i]) if x is None else x for i, x in zip(self.floats, added, strict=True)]
-            bounds, worst = response.bounded(order, met, before.worst, push)
+            bounds, worst = response.bounded(order, coefficients, before.worst, push)
         quantities = [Quantity(value) for value in taken]
         for k, i in enumerate(self.floats):
             quantities[i] = self._quantity(
@@ -426,15 +427,13 @@ class _Response:
         found: _Response = own.kept(("linear", lanes), lambda: _Response(own, lanes))
         return found
 
-    def met(self, inputs: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
-        """By step of a block: the coefficients."""
+    def coefficients(self, inputs: Sequence[Tensor], steps: int) -> list[Tensor]:
+        """Those of a block, for each step [n, *shape] or for all."""
         found = self._steps.results([*inputs, *[inputs[0]] * self._floats], steps)
-        finite = [
+        return [
             x if not x.is_floating_point() or all_finite(x) else torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
             for x in found
         ]
-        each = [x.unbind(0) if varies else (x,) * steps for x, varies in zip(finite, self._steps.varies, strict=True)]
-        return list(zip(*each, strict=True)) if each else [()] * steps
 
     @functools.cached_property
     def _in_lanes(self) -> Callable[..., tuple[Tensor, ...]]:
@@ -445,14 +444,17 @@ class _Response:
         dims = tuple([None] * count + [0] * self._floats)
         return recorded(lambda *args: torch.vmap(self._linear, in_dims=dims)(*args), examples).function
 
-    def carry(self, order: range, met: Sequence[tuple[Tensor, ...]], lanes: Sequence[Tensor]) -> None:
+    def carry(self, order: range, coefficients: Sequence[Tensor], lanes: Sequence[Tensor]) -> None:
         """Add to the errors of each step, [n + 1, L, *shape], what is left of those before it.
 
         The first errors are at the end where the order begins; each step's own come next to those that it takes.
         """
         if not self._lanes or not self._floats:
             return
-        function = self._in_lanes
+        if self._steps.loop is not None:
+            self._steps.loop.run(self._steps.leading(coefficients), lanes, back=order.step < 0, add=True)
+            return
+        function, met = self._in_lanes, self._steps.by_step(coefficients, len(order))
         slots = list(zip(*(each.unbind(0) for each in lanes), strict=True))
         before, after = (1, 0) if order.step < 0 else (0, 1)
         now = slots[order[0] + before]
@@ -490,10 +492,10 @@ class _Response:
         return Graph(nodes, {}).function
 
     def bounded(
-        self, order: range, met: Sequence[tuple[Tensor, ...]], worst: Sequence[Tensor], push: Sequence[Tensor]
+        self, order: range, coefficients: Sequence[Tensor], worst: Sequence[Tensor], push: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """The bounds that each step takes, [n, *shape], and those after the last."""
-        function, now = self._bounding, tuple(worst)
+        function, met, now = self._bounding, self._steps.by_step(coefficients, len(order)), tuple(worst)
         taken: list[list[Tensor]] = [[] for _ in now]
         for at in order:
             for each, x in zip(taken, now, strict=True):
