@@ -20,7 +20,7 @@ import gradoracle
         "B": gradoracle.sizes(1, 6),
     },
     domains={
-        "rows": gradoracle.IndexDomain("V"), "offsets": gradoracle.IndexDomain("N", kind="cu_seqlens"),
+        "rows": gradoracle.IndexDomain("V"), "offsets": gradoracle.Offsets("N"),
     },
 )  # fmt: skip
 def bags(table: Float[Tensor, "V D"], rows: Int[Tensor, "N"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B D"]:

@@ -16,11 +16,11 @@ import gradoracle
 
 @gradoracle.family(
     dims={"T": gradoracle.sizes(1, 20), "D": gradoracle.sizes(1, 20)},
-    domains={"keys": gradoracle.IndexDomain(1000)},
+    domains={"slots": gradoracle.Permutation("T")},
 )
-def cache_write(x: Float[Tensor, "T D"], keys: Int[Tensor, "T"]) -> Float[Tensor, "T D"]:
-    """out[slots[t]] = x[t]; the slots are the order of the keys, so that they are distinct."""
-    return torch.zeros_like(x).index_put((torch.argsort(keys, stable=True),), x)
+def cache_write(x: Float[Tensor, "T D"], slots: Int[Tensor, "T"]) -> Float[Tensor, "T D"]:
+    """out[slots[t]] = x[t]; the slots are distinct."""
+    return torch.zeros_like(x).index_put((slots,), x)
 
 
 @triton.jit
@@ -50,11 +50,11 @@ class _Write(torch.autograd.Function):
 
 
 @gradoracle.kernel(cache_write)
-def right(x, keys):
-    return _Write.apply(x, torch.argsort(keys, stable=True), False)
+def right(x, slots):
+    return _Write.apply(x, slots.contiguous(), False)
 
 
 @gradoracle.kernel(cache_write)
-def wrong(x, keys):
+def wrong(x, slots):
     """Its backward scatters, too: wrong wherever the permutation is not its own inverse."""
-    return _Write.apply(x, torch.argsort(keys, stable=True), True)
+    return _Write.apply(x, slots.contiguous(), True)

@@ -19,7 +19,7 @@ SIZES = {
 }  # fmt: skip
 
 
-@gradoracle.family(dims=SIZES, domains={"offsets": gradoracle.IndexDomain("T", kind="cu_seqlens")})
+@gradoracle.family(dims=SIZES, domains={"offsets": gradoracle.Offsets("T")})
 def grouped_gemm(
     x: Float[Tensor, "T K"], w: Float[Tensor, "E K N"], offsets: Int[Tensor, "E+1"]
 ) -> Float[Tensor, "T N"]:

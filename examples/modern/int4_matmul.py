@@ -16,7 +16,7 @@ import gradoracle
 
 @gradoracle.family(
     dims={"M": gradoracle.sizes(1, 20), "N": gradoracle.sizes(1, 20), "P": gradoracle.sizes(1, 6)},
-    domains={"packed": gradoracle.IndexDomain(2**31)},
+    domains={"packed": gradoracle.Bits(32)},
 )
 def int4_matmul(
     x: Float[Tensor, "M 8*P"], packed: Int32[Tensor, "P N"], scale: Float[Tensor, "P N"]

@@ -22,7 +22,7 @@ PAGE = 4
         "P": gradoracle.sizes(1, 9), "M": gradoracle.sizes(1, 4),
     },
     domains={
-        "pages": gradoracle.IndexDomain("P"), "lengths": gradoracle.IndexDomain("M*4", minimum=1, kind="length"),
+        "pages": gradoracle.BlockTable("P", shared=True), "lengths": gradoracle.Lengths("M*4", minimum=1),
     },
 )  # fmt: skip
 def paged_decode(

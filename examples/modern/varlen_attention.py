@@ -19,7 +19,7 @@ import gradoracle
         "T": gradoracle.sizes(1, 40), "S": gradoracle.sizes(1, 5), "H": gradoracle.sizes(1, 3),
         "D": gradoracle.choices(16, 32),
     },
-    domains={"cu_seqlens": gradoracle.IndexDomain("T", kind="cu_seqlens")},
+    domains={"cu_seqlens": gradoracle.Offsets("T")},
 )  # fmt: skip
 def varlen_attention(
     q: Float[Tensor, "T H D"], k: Float[Tensor, "T H D"], v: Float[Tensor, "T H D"], cu_seqlens: Int[Tensor, "S+1"]
