@@ -297,7 +297,10 @@ def test_a_revealed_mask_that_is_wrong_violates_a_law(name: str, wrong: Kernel) 
 @pytest.mark.parametrize(
     ("show", "says"),
     [
-        (lambda x, w, seed: torch.full(x.shape, 2), "mask, as the kernel reveals it, holds 2 to 2, expected integers"),
+        (
+            lambda x, w, seed: torch.full(x.shape, 2),
+            "mask, as the kernel reveals it, holds 2 at [0, 0], expected integers from 0 to 1",
+        ),
         (lambda x, w, seed: torch.full(x.shape, 0.5), "mask, as the kernel reveals it, holds fractions"),
         (lambda x, w, seed: torch.ones(3), "mask of revealed mask has shape (3,), expected (5, 40)"),
         (lambda x, w, seed: None, "mask of revealed mask is None"),
