@@ -133,8 +133,11 @@ def scaling_the_values_scales_all_but_their_gradient(evidence: Evidence) -> Iter
 
 
 def _underflows(evidence: Evidence) -> bool:
-    """Whether a result is so small that it may have been rounded to a multiple of the smallest number."""
-    for name in ("o", "dq", "dk", "dv", "dg", "dbeta"):
+    """Whether a result is so small that it may have been rounded to a multiple of the smallest number.
+
+    Not asked of dv, in which v is not read.
+    """
+    for name in ("o", "dq", "dk", "dg", "dbeta"):
         got = evidence.tensors(FORWARD if name == "o" else VJP)[name]
         least = torch.finfo(got.dtype).smallest_normal * 2.0**40 if got.dtype is not torch.float16 else 1e-2
         if bool(((got != 0) & (got.abs() < least)).any()):
