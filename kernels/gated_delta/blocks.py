@@ -72,12 +72,13 @@ def fitting(dtype: torch.dtype) -> dict[str, Blocks]:
 
 
 def padded(features: int) -> int:
-    """Return the width of a tile's rows: a power of two that holds D or Dv.
+    """Return the width of a tile's rows, 64 or 128: a power of two that holds D or Dv.
 
-    It is 32, 64 or 128: each is one more compilation of every kernel. The interpreter, which sees what is touched
+    Each is one more compilation of every kernel. None is 32, of which the ptxas of Triton 3.6 and 3.7 makes wrong code
+    for sm_90 in 16 bit: `wgmma_of_ptxas.txt` in benchmarks/results/h200. The interpreter, which sees what is touched
     outside of a tensor, is given the same tiles.
     """
-    return max(32, triton.next_power_of_2(features))
+    return 64 if features <= 64 else 128
 
 
 def feature_columns(blocks: Blocks, dots: str, width: int) -> int:
@@ -117,7 +118,7 @@ def of_part(blocks: Blocks, part: str, dots: str, features: int, capability: tup
 
     Its chunk is that of every pass. The rest is a row of `tuned`.
     """
-    tiles = TUNED[tuned_for(capability), dots, max(64, padded(features))][PARTS.index(part)]
+    tiles = TUNED[tuned_for(capability), dots, padded(features)][PARTS.index(part)]
     return blocks._replace(**tiles._asdict())
 
 

@@ -277,7 +277,7 @@ def test_pieces_start_from_the_states_of_the_whole_sequence(backward: bool) -> N
     decays, inverse = chunks.inverses(cut, k, g, beta)
     local = gradients.local_cotangents(cut, q, k, do, decays)
     one, several = (states.forward_pieces(each, k, v, beta, initial, decays, inverse) for each in (whole, cut))
-    assert one == (None, None) and several.entries is not None and several.entries.shape == (1, 2, 4, 32, 32)
+    assert one == (None, None) and several.entries is not None and several.entries.shape == (1, 2, 4, 64, 64)
     if backward:
         found, expected = (
             states.backward_states(each, q, k, beta, do, dstate, decays, inverse, local, own, wanted=True)
