@@ -113,6 +113,32 @@ def orthonormal_keys_overwrite(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@property(needs=(FORWARD,), applies=small_enough, one_in=3, rank=5)
+def without_decay_it_is_the_delta_rule(evidence: Evidence) -> Iterator[Finding]:
+    """With g = 0 and no initial state, o is scale tril(q k^T) u, where (I + tril(beta k k^T, -1)) u = beta v.
+
+    Holds because: e^g is 1, so that S_t is the sum of all k_j u_j^T up to t, and u_t is beta_t v_t less what the
+    earlier ones have at k_t.
+    Catches: a decay that is always below 1, keys that are taken for orthogonal, a coordinate of the state that is
+    overwritten by its own part of a key, a chunk whose inverse lacks a block.
+    Cannot catch: errors of the decay where g is not 0; forward_matches_the_oracle does.
+    """
+    variant = evidence.variant("no decay", lambda s: _without_state(s, g=_constant(s, "g", 0.0)))
+    q, k, v, _, beta = (double(variant.sample.inputs[name]) for name in ROWS)
+    scale = variant.sample.options.get("scale") or q.shape[-1] ** -0.5
+    coupled = (beta[..., None] * (k @ k.mT)).tril(-1)  # [B H T T]
+    unit = torch.eye(k.shape[2], dtype=torch.float64)
+    update = torch.linalg.solve_triangular(unit + coupled, beta[..., None] * v, upper=False, unitriangular=True)
+    scores = scale * (q @ k.mT).tril()
+    yield variant.relate(
+        "o - scale tril(q k^T) u",
+        lambda o, expected, size: o - expected,
+        [(variant, FORWARD, "o")],
+        scale=lambda o, expected, size: size,
+        constants=[scores @ update, scores.abs() @ update.abs()],
+    )
+
+
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, deterministic), one_in=3, rank=5)
 def scaling_the_values_scales_all_but_their_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Without initial state, twice the values give twice o, dq, dk, dg and dbeta, and the same dv, to the last bit.
@@ -149,5 +175,6 @@ SPECIAL_CASES = (
     nothing_is_written_without_beta,
     what_is_forgotten_leaves_each_token_alone,
     orthonormal_keys_overwrite,
+    without_decay_it_is_the_delta_rule,
     scaling_the_values_scales_all_but_their_gradient,
 )

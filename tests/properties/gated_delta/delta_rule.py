@@ -56,10 +56,15 @@ class DeltaRule(ByHand):
         """The state [B H D Dv] after a token: k [B H D], v [B H Dv], g and beta [B H]."""
         if self.has("a decay of at least one half"):
             g = g.clamp_min(-0.7)
+        if self.has("a decay of at most 0.999"):
+            g = g.clamp_max(-1e-3)
         state = g[..., None, None].exp() * state
         seen = (k[..., None, :] @ state)[..., 0, :]
         if self.has("what a key has is not taken away"):
             seen = torch.zeros_like(seen)
+        if self.has("a coordinate of the state is overwritten by its own part of the key"):
+            own = beta[..., None] * k
+            return (1 - own * k)[..., None] * state + own[..., None] * v[..., None, :]
         update = beta[..., None] * (v - seen)
         if self.has("values written without beta"):
             update = update + 1e-3 * v

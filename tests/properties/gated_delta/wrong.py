@@ -15,6 +15,8 @@ ASKED = "what_is_not_asked_for_gives_no_gradient"
 BETA = "nothing_is_written_without_beta"
 ANSWERS = "the_state_answers_a_query_after_the_last_token"
 SPLIT = "a_sequence_may_be_split_anywhere"
+DELTA = "without_decay_it_is_the_delta_rule"
+ALONE = "a coordinate of the state is overwritten by its own part of the key"
 
 # property, fault, case
 CAUGHT = [
@@ -25,6 +27,8 @@ CAUGHT = [
     (BETA, "values written without beta", STATE),
     ("what_is_forgotten_leaves_each_token_alone", "a decay of at least one half", PLAIN),
     ("orthonormal_keys_overwrite", "what a key has is not taken away", PLAIN),
+    (DELTA, "a decay of at most 0.999", PLAIN),
+    (DELTA, ALONE, PLAIN),
     ("scaling_the_values_scales_all_but_their_gradient", "state clamped", LARGE),
     (ANSWERS, "last token left out of the state", PLAIN),
     (ANSWERS, "state rounded to 16 bit", BOTH),
@@ -34,4 +38,9 @@ CAUGHT = [
 ]
 
 CORRECT = kernel()
-ROWS = [Row(property_name, fault, line, kernel(fault), [CORRECT], ORACLE) for property_name, fault, line in CAUGHT]
+OTHERS = [prop.name for prop in ORACLE.family.properties if prop.name not in (DELTA, SPLIT)]
+"""The laws that see nothing of the fault ALONE, which is none for unit vectors as keys."""
+ROWS = [
+    Row(name, fault, line, kernel(fault), [CORRECT], ORACLE, holds=OTHERS if fault == ALONE else ())
+    for name, fault, line in CAUGHT
+]
