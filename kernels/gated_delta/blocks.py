@@ -81,13 +81,14 @@ def padded(features: int) -> int:
     return 64 if features <= 64 else 128
 
 
-def feature_columns(blocks: Blocks, dots: str, width: int) -> int:
+def feature_columns(blocks: Blocks, dots: str, width: int, capability: tuple[int, int]) -> int:
     """Return how many columns of q and k, padded to `width`, a program of gradients has at a time.
 
-    In 16 bit it has all of 64, and 32 or more of 128: with fewer and four warps the ptxas of Triton 3.6 makes wrong
-    code for sm_90 (dk is off by its size, or an address is illegal; measured on an H200).
+    In 16 bit they are 32 or more, and on sm_9x all of 64: with fewer and four warps the ptxas of Triton 3.6 makes wrong
+    code there (dk is off by its size, or an address is illegal; measured on an H200). With all of 64 Triton 3.7 has no
+    code for sm_100, and on sm_80 more is spilled.
     """
-    least = 16 if dots != "16 bit" else width if width <= 64 else 32
+    least = 16 if dots != "16 bit" else width if width <= 64 and capability[0] == 9 else 32
     return min(max(blocks.feature, least), width)
 
 

@@ -44,7 +44,9 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
         return []
     held = getattr(torch, dtype)
     found = [
-        compilation(name, dtype, max(WIDTHS), label, forced_on(blocks, part, dots_of(held, "ieee")), aligned=False)
+        compilation(
+            name, dtype, max(WIDTHS), label, forced_on(blocks, part, dots_of(held, "ieee")), capability, aligned=False
+        )
         for label, blocks in fitting(held).items()
         for name, (part, _, _) in PASSES.items()
     ]
@@ -53,7 +55,7 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
         label = "automatic" if precision == "ieee" else f"automatic, {precision}"
         found += [
             compilation(name, dtype, width, label, of_part(AUTOMATIC[dots], part, dots, width, capability),
-                        precision=precision)
+                        capability, precision=precision)
             for name, (part, _, _) in PASSES.items()
             for width in WIDTHS
         ]  # fmt: skip
@@ -61,9 +63,10 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
 
 
 def compilation(
-    name: str, dtype: str, width: int, label: str, blocks: Blocks, *, aligned: bool = True, precision: str = "ieee"
-) -> Compilation:
-    """Return one pass at D = Dv = width with one block configuration."""
+    name: str, dtype: str, width: int, label: str, blocks: Blocks, capability: tuple[int, int],
+    *, aligned: bool = True, precision: str = "ieee",
+) -> Compilation:  # fmt: skip
+    """Return one pass at D = Dv = width with one block configuration, as on a GPU of that capability."""
     _, kernel, own = PASSES[name]
     constants: dict[str, Any] = {
         **own,
@@ -71,7 +74,7 @@ def compilation(
         "WIDTH": width,
         "VALUES": width,
         "BLOCK_VALUE": min(blocks.value, width),
-        "BLOCK_FEATURE": feature_columns(blocks, dots_of(getattr(torch, dtype), precision), width),
+        "BLOCK_FEATURE": feature_columns(blocks, dots_of(getattr(torch, dtype), precision), width, capability),
         "ALIGNED": aligned,
         "PRECISION": precision,
         "SOLVE": launch.solve_of(dots_of(getattr(torch, dtype), precision)),

@@ -81,7 +81,7 @@ def launch(
         "WIDTH": narrow,
         "VALUES": wide,
         "BLOCK_VALUE": block_value,
-        "BLOCK_FEATURE": feature_columns(blocks, problem.dots, narrow),
+        "BLOCK_FEATURE": feature_columns(blocks, problem.dots, narrow, capability_of(problem.device)),
         "ALIGNED": _specialised(problem) and _aligned(problem, rows),
         "PRECISION": problem.precision,
         "SOLVE": solve_of(problem.dots),

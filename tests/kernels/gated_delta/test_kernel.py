@@ -10,7 +10,7 @@ import pytest
 import torch
 from gradoracle.kernels import gated_delta as kernels
 from gradoracle.kernels.gated_delta import chunks, gradients, states
-from gradoracle.kernels.gated_delta.blocks import AUTOMATIC, forced_on, of_part, piece_chunks
+from gradoracle.kernels.gated_delta.blocks import AUTOMATIC, feature_columns, forced_on, of_part, piece_chunks
 from gradoracle.kernels.gated_delta.compilations import PASSES, compilations
 from gradoracle.kernels.gated_delta.guardrails import check, check_cotangents
 from gradoracle.kernels.gated_delta.tuned import PARTS, TUNED
@@ -313,6 +313,24 @@ def test_forced_blocks_are_changed_where_a_pass_cannot_have_them() -> None:
     assert forced_on(square, "states", "split") == square._replace(num_warps=2)
     assert forced_on(square, "inverse", "16 bit") == square._replace(num_warps=1)
     assert forced_on(square, "entries", "split") == square._replace(value=16, num_warps=8)
+
+
+@pytest.mark.parametrize(
+    ("dots", "width", "capability", "columns"),
+    [
+        ("16 bit", 64, (9, 0), 64),
+        ("16 bit", 64, (10, 0), 32),
+        ("16 bit", 64, (8, 0), 32),
+        ("16 bit", 128, (9, 0), 32),
+        ("split", 64, (9, 0), 16),
+        ("ieee", 64, (12, 0), 16),
+    ],
+)
+def test_gradients_in_16_bit_have_all_columns_of_64_on_sm_90_alone(
+    dots: str, width: int, capability: tuple[int, int], columns: int
+) -> None:
+    assert feature_columns(kernels.Blocks(64, feature=16), dots, width, capability) == columns
+    assert feature_columns(kernels.Blocks(64, feature=128), dots, width, capability) == width
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
