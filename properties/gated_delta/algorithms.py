@@ -44,14 +44,13 @@ class Chunked:
 
         def step(state: Tensor, chunk: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             q, k, v, g, beta = chunk  # [B H C D], [B H C D], [B H C Dv], [B H C], [B H C]
-            total = g.cumsum(-1)
-            between = torch.where(seen, total[..., :, None] - total[..., None, :], 0.0)
-            decay, start = torch.where(seen, torch.exp(between), 0.0), torch.exp(total)[..., None]
+            between = torch.where(before, g[..., :, None], 0.0).cumsum(-2)  # no difference of sums: dg is then none
+            decay, start = torch.where(seen, torch.exp(between), 0.0), torch.exp(g.cumsum(-1))[..., None]
             coupled = torch.where(before, beta[..., None] * decay * (k @ k.transpose(-1, -2)), 0.0)
             inverse = torch.linalg.solve_triangular(unit + coupled, unit, upper=False, unitriangular=True)
             update = inverse @ (beta[..., None] * (v - start * (k @ state)))
             o = start * (q @ state) + (decay * (q @ k.transpose(-1, -2))) @ update
-            left = torch.exp(total[..., -1:] - total)[..., None]
+            left = decay[..., -1, :, None]
             return start[..., -1:, :] * state + (left * k).transpose(-1, -2) @ update, o
 
         factor = q.shape[-1] ** -0.5 if scale is None else scale
