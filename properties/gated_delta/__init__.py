@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gradoracle.properties.gated_delta.algorithms import ALGORITHMS
 from gradoracle.properties.gated_delta.catalogue import PROPERTIES
 from gradoracle.properties.gated_delta.definition import gated_delta
-from gradoracle.properties.gated_delta.strategy import BESIDE_LARGE, DIMS, DOMAINS, JOINT
+from gradoracle.properties.gated_delta.strategy import BESIDE_LARGE, DIMS, DOMAINS, JOINT, OPTIONS
 
 from gradoracle.model.family import family
 
@@ -21,6 +21,7 @@ FAMILY = family(
     outputs=("o", "state"),
     optional_outputs={"state": "return_state"},
     dims=DIMS,
+    options=OPTIONS,
     domains=DOMAINS,
     joint=JOINT,
     algorithms=ALGORITHMS,

@@ -12,6 +12,7 @@ DIMS = {
     "D": sizes(1, 128),
     "Dv": sizes(1, 128),
 }
+OPTIONS = {"scale": (None, 0.25, 1.0)}
 # Beyond beta |k|^2 = 2, or with g above 0, a state grows without end, and so do all errors.
 DOMAINS = {"k": UnitRows(), "g": AtMost(0.0, spread=1 / 16), "beta": Between(0.0, 1.0)}
 JOINT = {
