@@ -17,7 +17,7 @@ COMPARED = {
     "sdpa": "*_matches_*,*_converge*,backward_*,hvp_*,jvp_*,the_saved_*,l_*,a_query_*",
     "lse": "*_matches_*,*_converge*,hvp_*,jvp_*,fused_*",
     "lightning": "*_matches_*,*_converge*,hvp_*,jvp_*",
-    "gated_delta": "[fv]*_matches_*,*_delta_rule,*_token_alone,*_overwrite,the_state_*,a_sequence_*",
+    "gated_delta": "[fv]*_matches_*,nothing_*,*_delta_rule,*_token_alone,*_overwrite,the_state_*,a_sequence_*",
 }
 DIMS = {
     "sdpa": ("T=1:40", "M=1:40"),
