@@ -10,6 +10,7 @@ import portable
 import pytest
 from pages import line_with
 
+from gradoracle.host import interpreter
 from gradoracle.model.derivative import Derivative
 from gradoracle.project.target import shipped
 
@@ -21,6 +22,7 @@ FAMILIES = ("gated_delta", "lightning", "lse", "sdpa", "semicrf")
 
 def claimed(name: str) -> list[str]:
     """The derivatives that a family's kernel claims, and of which there are digests."""
+    interpreter.activate()  # before the kernels are imported
     (kernel,) = shipped()[name].kernels
     return [each.value for each in Derivative if kernel.is_claimed(each)]
 
