@@ -40,7 +40,7 @@ class Chunked:
         length, rows = q.shape[2], min(self.rows, q.shape[2])
         at = torch.arange(rows)
         seen, before = at[:, None] >= at[None, :], at[:, None] > at[None, :]
-        unit = torch.eye(rows, dtype=q.dtype)
+        unit, one = (torch.eye(size, dtype=q.dtype) for size in (rows, v.shape[3]))
 
         def step(state: Tensor, chunk: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             q, k, v, g, beta = chunk  # [B H C D], [B H C D], [B H C Dv], [B H C], [B H C]
@@ -51,7 +51,9 @@ class Chunked:
             update = inverse @ (beta[..., None] * (v - start * (k @ state)))
             o = start * (q @ state) + (decay * (q @ k.transpose(-1, -2))) @ update
             left = decay[..., -1, :, None]
-            return start[..., -1:, :] * state + (left * k).transpose(-1, -2) @ update, o
+            whole = start[..., -1:, :]
+            kept = ((whole - whole.detach()) * (state @ one)) @ one  # 0: d whole multiplies operands, as dots do
+            return whole.detach() * state + kept + (left * k).transpose(-1, -2) @ update, o
 
         factor = q.shape[-1] ** -0.5 if scale is None else scale
         first = q.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]) if initial_state is None else initial_state
