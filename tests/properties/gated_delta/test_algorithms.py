@@ -90,7 +90,7 @@ def test_a_chunk_size_of_its_own_is_a_law_of_every_block_configuration() -> None
 
 
 FEW_ROWS = [
-    "bfloat16 B=3 H=3 T=1 D=5 Dv=3 --scale=0.25 initial_state~normal:1000 do~normal/offset --return_state=true seed=927",
+    "bfloat16 B=3 H=3 T=1 D=5 Dv=3 --scale=0.25 initial_state~normal:1000 do~normal --return_state=true seed=927",
     "float16 B=1 H=3 T=3 D=79 Dv=3 --scale=0.25 initial_state~normal --return_state=true seed=5295",
 ]
 
