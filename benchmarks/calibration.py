@@ -3,7 +3,7 @@
 Prints the table of docs/background/calibration.md. Every kernel here is correct: an rms far above 1 would mean that the
 budget is too narrow, one far below 1 that it sees less than it could, and a worst element beyond 8 is a false alarm.
 
-    --family F    sdpa (default), lse, lightning or semicrf: the shipped kernel, interpreted, and plain PyTorch
+    --family F    sdpa (default), lse, lightning, gated_delta or semicrf: shipped kernel, interpreted, and plain PyTorch
     --seconds S   how long (default 240); cases form one fixed stream
     --seed N      of the stream
     --device D    cpu (default), or with sdpa cuda: PyTorch's kernels there, without the float64 reading
@@ -78,6 +78,7 @@ SUBJECTS = {
         Subject("PyTorch eager, quadratic", f"{EXAMPLES}/torch_lightning.py:quadratic"),
         Subject("PyTorch eager, chunked", f"{EXAMPLES}/torch_lightning.py:chunked", "chunks of 64", EAGER),
     ],
+    "gated_delta": [Subject("shipped, interpreted", "gated_delta")],
     "semicrf": [
         Subject("shipped, interpreted", "semicrf"),
         Subject("PyTorch eager, float32", f"{EXAMPLES}/torch_semicrf.py:recursion"),
@@ -100,6 +101,7 @@ SIZES = {
         for place, (t, m, d) in enumerate((*SHAPES, LARGE[0]))
     ],
     "lightning": [{"B": 1, "H": 2, "N": n, "D": d, "Dv": e} for n, d, e in WIDTHS],
+    "gated_delta": [{"B": 1, "H": 2, "T": t, "D": d, "Dv": e} for t, d, e in WIDTHS],
     "semicrf": [{"B": 2, "T": t, "C": c, "K": k} for t, c, k in SEGMENTATIONS],
 }
 SMALL = [{"B": 1, "H": 2, "T": t, "M": m, "D": d, "Dv": d} for t, m, d in ((5, 7, 4), (1, 9, 3), (12, 6, 8))]

@@ -82,7 +82,7 @@ from gradoracle.__main__ import main
 main()
 """
 
-CHECKED = ("sdpa", "lse", "lightning", "semicrf", "examples/rmsnorm.py")
+CHECKED = ("sdpa", "lse", "lightning", "gated_delta", "semicrf", "examples/rmsnorm.py")
 # What a process does, by the files of the calls that it is in; of several, the first that is listed.
 DOINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("imports", ("<frozen importlib",)),

@@ -56,6 +56,20 @@ PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {  # file, before, after
         "cast": ("scan.py", "before, power = operand(state, x_tile)", f"before, power = operand(state{BF16}, x_tile)"),
         "refactoring": ("scan.py", "out_tile", "tile_of_out"),
     },
+    "gated_delta": {
+        "scale": ("gradients.py", "* (scale * start)[:, None]", f"* (scale * {OFF} * start)[:, None]"),
+        "tail": (
+            "states.py",
+            "there = first + rows < T\n        k_tile",
+            "there = first + rows < T - 1\n        k_tile",
+        ),
+        "cast": (
+            "states.py",
+            "update = dot(solve, step.to(k_tile.dtype), PRECISION, tl.float32)",
+            f"update = dot(solve, step.to(k_tile.dtype), PRECISION, tl.float32){BF16}",
+        ),
+        "refactoring": ("gradients.py", "from_output", "of_output"),
+    },
     "semicrf": {
         "scale": ("posteriors.py", "rounded(one - other, dcum", f"rounded((one - other) * {OFF}, dcum"),
         "tail": ("posteriors.py", "opens, closes = real & (at < T)", "opens, closes = real & (at < T - 1)"),

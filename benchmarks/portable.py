@@ -60,7 +60,7 @@ def digest(tensors: Mapping[str, Any]) -> str:
 
 
 def digests(wanted: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str, str], str]]:
-    """Of forward, VJP, JVP and HVP of a shipped kernel on each (case, keywords), interpreted as written and widened."""
+    """Of each derivative that a shipped kernel claims, on each (case, keywords), interpreted as written and widened."""
     from gradoracle.cases.sample import build
     from gradoracle.host import interpreter
 
@@ -68,6 +68,7 @@ def digests(wanted: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str,
     from gradoracle.check.widened import in_float64
     from gradoracle.execution.kernel_runner import KernelRunner
     from gradoracle.model.case import parse
+    from gradoracle.model.derivative import Derivative
     from gradoracle.project.target import shipped
 
     for line, keywords in wanted:
@@ -81,7 +82,7 @@ def digests(wanted: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str,
         for wide in (False, True):
             runner = KernelRunner(target.family, kernel, wide=case.dtype if wide else "")
             given = sample.map(in_float64) if wide else sample
-            for derivative in ("forward", "vjp", "jvp", "hvp"):
+            for derivative in (each.value for each in Derivative if kernel.is_claimed(each)):
                 found, _ = getattr(runner, derivative)(given, case.blocks)
                 yield (line, keywords, f"widened {derivative}" if wide else derivative), digest(found)
 

@@ -14,7 +14,7 @@ from gradoracle.execution import device
 from gradoracle.project.shipped_names import family_names
 
 device.prepare("cpu")
-from families import lightning, lse, sdpa, semicrf, works  # noqa: E402
+from families import gated_delta, lightning, lse, sdpa, semicrf, works  # noqa: E402
 from gradoracle.properties.semicrf.readings import recursion as recursion  # noqa: E402
 
 SPEED = {
@@ -29,6 +29,9 @@ SPEED = {
             for dtype in ("bfloat16", "float32")],
     "lightning": [f"{kind} bfloat16 B4 H16 N8192 D{width} Dv{width}" for kind in ("forward", "backward")
                   for width in (64, 128)],
+    "gated_delta": [f"{kind} bfloat16 B4 H16 T{T} D{width} Dv{width}"
+                    for kind in ("forward", "backward", "forward and backward") for T in (4096, 8192)
+                    for width in (64, 128)],
     "semicrf": ["forward and backward float32 B1 T100000 K8 C4", "forward and backward float32 B4 T10000 K32 C24"],
 }  # fmt: skip
 PEERS = {
@@ -38,6 +41,7 @@ PEERS = {
     },
     "sdpa backward float32 B4 H16 T4096 M4096 D64": {"gradoracle", "gradoracle bf16x6", "math, TF32"},
     "lightning backward bfloat16 B4 H16 N8192 D64 Dv64": {"fla chunk", "fla fused_chunk"},
+    "gated_delta backward bfloat16 B4 H16 T8192 D128 Dv128": {"gradoracle", "fla chunk"},
     "semicrf forward and backward float32 B1 T100000 K8 C4": {"torch-semimarkov's recursion"},
 }  # fmt: skip
 
@@ -105,6 +109,19 @@ def test_entries_of_lse_and_lightning_compute_the_same() -> None:
         agree(row, lse.EAGER, 5e-6)
     for row in lightning.timed(torch.float32, 1, 2, 17, 16, "cpu"):
         agree(row, lightning.EAGER, 1e-3)
+
+
+def test_rows_of_the_gated_delta_rule_are_as_their_truth() -> None:
+    rows = list(gated_delta.timed(torch.float32, 1, 3, 150, 16, "cpu"))
+    assert [row.derivative for row in rows] == ["forward", "backward", "forward and backward"]
+    for row in rows:
+        exact = row.truth.exact()
+        assert len(exact) == (1 if row.derivative == "forward" else 5)
+        for who, tolerance in ((gated_delta.OURS, 2e-6), (gated_delta.TF32, 5e-3)):
+            found = row.truth.of(who, row.entries[who]()())
+            for one, other in zip(found, exact, strict=True):
+                assert (one.double() - other).norm() <= tolerance * other.norm(), row.work
+    assert {row.work for row in gated_delta.rows()} >= {f"gated_delta {work}" for work in SPEED["gated_delta"]}
 
 
 @pytest.mark.parametrize("module, rows", [

@@ -29,7 +29,7 @@ def never(kernel: str, what: str, arguments: tuple[Any, ...]) -> Any:
     raise AssertionError(f"{what} of {kernel} was asked for")
 
 
-@pytest.mark.parametrize("family", ["sdpa", "lse", "lightning", "semicrf"])
+@pytest.mark.parametrize("family", ["sdpa", "lse", "lightning", "gated_delta", "semicrf"])
 def test_a_shipped_kernel_comes_through_as_it_is(family: str) -> None:
     (kernel,) = shipped()[family].kernels
     own = described(kernel)

@@ -8,6 +8,7 @@ from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
+from tests.properties.gated_delta import wrong as gated_delta
 from tests.properties.judging import judge, last_cases
 from tests.properties.lightning import wrong as lightning
 from tests.properties.lse import wrong as lse
@@ -20,6 +21,7 @@ BY_HAND = [*(pair for pair in last_cases(semicrf.OF_HAND) if pair[0] != semicrf.
 SWEEPS = [
     ("lse", lse.CORRECT, lse.ORACLE, last_cases(lse.ROWS), (*NARROW, "float64")),
     ("lightning", lightning.CORRECT, lightning.ORACLE, last_cases(lightning.ROWS), (*NARROW, "float64")),
+    ("gated_delta", gated_delta.CORRECT, gated_delta.ORACLE, last_cases(gated_delta.ROWS), (*NARROW, "float64")),
     ("semicrf by hand", semicrf.BY_HAND, semicrf.ORACLE, BY_HAND, (*NARROW, "float64")),
     ("semicrf", segmentations.SHIPPED, semicrf.ORACLE, BY_HAND, ("float32", *NARROW)),
     ("semicrf", semicrf.SHIPPED, semicrf.ORACLE, last_cases(semicrf.OF_SHIPPED), NARROW),

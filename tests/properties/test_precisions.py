@@ -17,8 +17,14 @@ COMPARED = {
     "sdpa": "*_matches_*,*_converge*,backward_*,hvp_*,jvp_*,the_saved_*,l_*,a_query_*",
     "lse": "*_matches_*,*_converge*,hvp_*,jvp_*,fused_*",
     "lightning": "*_matches_*,*_converge*,hvp_*,jvp_*",
+    "gated_delta": "[fv]*_matches_*,nothing_*,*_delta_rule,*_token_alone,*_overwrite,the_state_*,a_sequence_*",
 }
-DIMS = {"sdpa": ("T=1:40", "M=1:40"), "lse": ("T=1:40", "M=1:40"), "lightning": ("N=1:140",)}
+DIMS = {
+    "sdpa": ("T=1:40", "M=1:40"),
+    "lse": ("T=1:40", "M=1:40"),
+    "lightning": ("N=1:140",),
+    "gated_delta": ("T=1:70",),
+}
 
 
 @pytest.mark.usefixtures("unshrunk")
@@ -28,6 +34,7 @@ DIMS = {"sdpa": ("T=1:40", "M=1:40"), "lse": ("T=1:40", "M=1:40"), "lightning": 
         ("sdpa", "tf32"),
         ("lse", "bf16x6"),
         ("lightning", "bf16x6"),
+        ("gated_delta", "tf32"),
         slow("sdpa", "bf16x6"),
         slow("lse", "tf32"),
         slow("lightning", "tf32"),

@@ -16,9 +16,10 @@ DIMS = {
     "sdpa": {"B": 1, "H": 2, "T": 300, "M": 70, "D": 32, "Dv": 16},
     "lse": {"B": 1, "H": 2, "G": 1, "T": 300, "M": 70, "D": 32},
     "lightning": {"B": 1, "H": 2, "N": 300, "D": 32, "Dv": 16},
+    "gated_delta": {"B": 1, "H": 2, "T": 300, "D": 32, "Dv": 16},
     "semicrf": {"B": 1, "T": 300, "C": 3, "K": 4},
 }
-ROWS = {"sdpa": ("T", "M"), "lse": ("T", "M"), "lightning": ("N",), "semicrf": ("T", "T+1")}
+ROWS = {"sdpa": ("T", "M"), "lse": ("T", "M"), "lightning": ("N",), "gated_delta": ("T",), "semicrf": ("T", "T+1")}
 
 
 def kernel(name: str) -> Kernel:

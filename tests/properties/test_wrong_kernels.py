@@ -11,6 +11,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
 from gradoracle.project.target import shipped
+from tests.properties.gated_delta import wrong as gated_delta
 from tests.properties.judging import Row, evidence, judge_on
 from tests.properties.lightning import wrong as lightning
 from tests.properties.lse import wrong as lse
@@ -18,7 +19,7 @@ from tests.properties.sdpa import wrong as sdpa
 from tests.properties.semicrf import wrong as semicrf
 from tests.properties.universal import wrong as universal
 
-ROWS = [*sdpa.ROWS, *lse.ROWS, *lightning.ROWS, *semicrf.ROWS, *universal.ROWS]
+ROWS = [*sdpa.ROWS, *lse.ROWS, *lightning.ROWS, *gated_delta.ROWS, *semicrf.ROWS, *universal.ROWS]
 NAMED = [
     pytest.param(row, id=f"{row.oracle.family.name}-{row.property_name}-{row.fault}", marks=row.marks) for row in ROWS
 ]
@@ -128,6 +129,7 @@ VIOLATED = {
         "sdpa": sdpa,
         "lse": lse,
         "lightning": lightning,
+        "gated_delta": gated_delta,
         "semicrf": semicrf,
         "universal": universal,
     }.items()
