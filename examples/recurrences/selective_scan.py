@@ -65,8 +65,8 @@ class _Recurrence(torch.autograd.Function):
 def right(u, delta, a, b, c, block=1 << 40):
     """Float32 inside."""
     d = softplus(delta.float())[..., None]
-    h = _Recurrence.apply(torch.exp(-d * a.float().exp()), d * u[..., None] * b[:, :, None], block)
-    return (h * c[:, :, None]).sum(-1).to(u.dtype)
+    h = _Recurrence.apply(torch.exp(-d * a.float().exp()), d * u.float()[..., None] * b.float()[:, :, None], block)
+    return (h * c.float()[:, :, None]).sum(-1).to(u.dtype)
 
 
 @kernel(selective_scan)

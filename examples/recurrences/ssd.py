@@ -40,7 +40,7 @@ def _sums(x):
 def right(x, dt, a, b, c, before=1):
     """Float32 inside."""
     steps, d = x.shape[1], softplus(dt.float() - 4)
-    given = (x * d[..., None], -d * a.float().exp(), b.float(), c.float())
+    given = (x.float() * d[..., None], -d * a.float().exp(), b.float(), c.float())
     u, logs, b, c = (pad(z, (0, 0) * (z.dim() - 2) + (0, -steps % 64)).unflatten(1, (-1, 64)) for z in given)
     decay = _sums(logs.mT.transpose(1, 2)).exp()  # [B H n 64 64]
     own = torch.einsum("bnic,bnjc,bhnij,bnjhp->bnihp", c, b, decay, u)

@@ -116,8 +116,9 @@ def _float(case: Case, spec: TensorSpec, name: str = "", role: str = "primal") -
     shape, stream = spec.shape(case.dims), f"{role} {spec.name}"
     drawn = recipes.values(draw.recipe, shape, spec.held(case.dtype), seed=case.seed, name=stream)
     if spec.range is not None and role == "primal":
-        within = spec.range.mapped(drawn.double()).numpy().reshape(-1)
-        drawn = recipes.rounded(within, spec.held(case.dtype)).reshape(shape)
+        as_laid = layouts.apply(drawn, draw.layout)  # an expanded layout repeats values, and a row is then another
+        within = spec.range.mapped(as_laid.double().contiguous()).numpy().reshape(-1)
+        drawn = recipes.rounded_within(within, spec.held(case.dtype), *spec.range.ends).reshape(shape)
     return layouts.apply(drawn, draw.layout)
 
 

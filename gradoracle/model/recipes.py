@@ -319,6 +319,27 @@ def indices(text: str, shape: Sequence[int], low: int, high: int, *, seed: int, 
     return torch.from_numpy(np.ascontiguousarray(drawn, np.int64).reshape(tuple(shape)))
 
 
+def rounded_within(numbers: Floats, dtype: str, low: float, high: float) -> Tensor:
+    """As ``rounded``, to the nearest number from ``low`` to ``high``; finite numbers stay finite, infinite infinite.
+
+    Where the dtype has no number in between it is the nearest of all.
+    """
+    least, most = -_inside(-low, dtype), _inside(high, dtype)
+    if least <= most:
+        numbers = np.where(np.isfinite(numbers), np.clip(numbers, least, most), numbers)
+    return rounded(numbers, dtype)
+
+
+def _inside(high: float, dtype: str) -> float:
+    """The largest finite number of a dtype that is at most ``high``, or the next one below it."""
+    form = FORMATS[dtype]
+    if high >= form.largest:
+        return form.largest
+    nearest = float(rounded(np.array([high]), dtype).double())
+    exponent = max(math.frexp(high)[1] - 1, form.lowest)
+    return nearest if nearest <= high else nearest - 2.0 ** (exponent - form.bits + 1)
+
+
 def rounded(numbers: Floats, dtype: str) -> Tensor:
     """Float64 numbers rounded once, to nearest even, to a dtype; subnormals are kept and overflow is infinite.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -21,6 +22,13 @@ SIZES = {  # at which the bug shows
     "selective_scan": "T=65:90",
     "soft_dtw": "N=2:20",
     "ssd": "T=129:150",
+}
+IN_PARTS = {  # by name: what is cast once, and a case that shows the second derivative of what is not
+    "selective_scan": (
+        ("u.float()[", "u["),
+        "bfloat16 family=selective_scan B=1 T=13 D=5 N=5 a~normal/expanded seed=0",
+    ),
+    "ssd": (("x.float() * d", "x * d"), "bfloat16 family=ssd B=1 T=48 H=3 P=1 N=9 seed=8596"),
 }
 BEFORE = {"gla": 32, "rwkv7": 16, "selective_scan": 64, "ssd": 128}  # the longest T at which it does not
 
@@ -57,6 +65,22 @@ def test_a_bug_at_a_boundary_needs_a_length_beyond_it(name: str) -> None:
 def test_right_kernels_pass_in_16_bits(name: str, dtype: str) -> None:
     code, output = checked(name, "right", SIZES[name], 12, dtype)
     assert code == 0, output
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_an_input_is_cast_once(name: str, tmp_path: Path) -> None:
+    """One that each product casts for itself gets its second derivative in parts, rounded to 16 bits before they are
+    added; where they cancel the result has no right digit."""
+    (cast, bare), words = IN_PARTS[name]
+    source = (FOLDER / f"{name}.py").read_text()
+    assert source.count(cast) == 1
+    (tmp_path / "kernels.py").write_text(source.replace(cast, bare))
+    for target, loses in ((f"examples/recurrences/{name}.py", False), (tmp_path / "kernels.py", True)):
+        done = gradoracle(
+            "replay", f"case:1 {target}:right cpu {words}", "--property", "hvp_matches_the_oracle", cwd=ROOT
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ("PRECISION  hvp_matches_the_oracle" in done.stdout) == loses, done.stdout
 
 
 @pytest.mark.parametrize("name", [slow(name) for name in SIZES])

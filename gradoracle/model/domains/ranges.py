@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -13,6 +14,11 @@ class Range(ABC):
     """A map of sampled values into those that an input has, in float64 by + - * / and square roots: the same bits on
     every machine. Perturbed points, tangents and cotangents are not mapped.
     """
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What no value is below or above, in any dtype; infinite where there is no end."""
+        return -math.inf, math.inf
 
     @abstractmethod
     def mapped(self, values: Tensor) -> Tensor:
@@ -39,6 +45,11 @@ class Between(Range):
         if not self.low < self.high:
             raise ValueError(f"Between has low {self.low} and high {self.high}; expected low < high")
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both."""
+        return self.low, self.high
+
     def mapped(self, values: Tensor) -> Tensor:
         """x to the place of 1/2 + x / (2 + 2 |x|) between the ends."""
         share = 0.5 + 0.5 * values / (1.0 + values.abs())
@@ -51,6 +62,11 @@ class AtMost(Range):
 
     most: float = 0.0
     spread: float = 1.0
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The upper one."""
+        return -math.inf, self.most
 
     def mapped(self, values: Tensor) -> Tensor:
         """x to most - spread |x|."""
