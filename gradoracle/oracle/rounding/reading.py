@@ -33,7 +33,6 @@ _ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
 _SPLIT_WITHIN = 3 / FAR  # at other significands a correct kernel may err by three times what the split probe shows
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
 _OUTPUT, _INPUT = 9, 11
-_NONE = Quantity(torch.zeros(()))
 
 
 @dataclass(frozen=True)
@@ -142,9 +141,8 @@ def budgets(
     largest = [FORMATS[dtype].largest if contract.rounds else math.inf for dtype in dtypes]
     split = SPLIT if splits else None
     whole = list[Budget]()
-    for position, (e, mask, limit) in enumerate(zip(errors, masks, largest, strict=True)):
-        q, found[position] = found[position], _NONE  # what is not needed any more is dropped: outputs may be large
-        whole.append(_budget(q, e, mask, worst, limit, split))
+    for e, mask, limit in zip(errors, masks, largest, strict=True):
+        whole.append(_budget(found.pop(0), e, mask, worst, limit, split))  # dropped one by one: outputs may be large
     for i in narrow:
         alone = _budget(bare[i], torch.cat(own[i]), None, worst, math.inf, split)
         most = FAR * alone.sigma if alone.worst is None else torch.maximum(FAR * alone.sigma, alone.worst)
