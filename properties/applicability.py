@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from math import prod
 
@@ -89,6 +90,21 @@ def supports(kernel: Kernel, **sizes: int) -> bool:
 def takes(kernel: Kernel, option: str, value: object) -> bool:
     """Whether a kernel may be called with that value of an option."""
     return option not in kernel.options or value in kernel.options[option]
+
+
+def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
+    """Why properties that give a kernel an initial state whatever the case do not apply; None where they do."""
+    try:
+        parameters = inspect.signature(kernel.call).parameters
+    except (TypeError, ValueError):
+        return None
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return None if open_ended or "initial_state" in parameters else "the kernel takes no initial state"
+
+
+def gives_the_state(case: Case, kernel: Kernel) -> str | None:
+    """Why properties that ask a kernel for the state whatever the case do not apply; None where they do."""
+    return None if takes(kernel, "return_state", True) else "the kernel does not return the state"
 
 
 def causal(case: Case, kernel: Kernel) -> str | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from gradoracle.properties.agreement import differ
-from gradoracle.properties.applicability import takes
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -68,21 +66,6 @@ def split(case: Case) -> int:
 def several_rows(case: Case, kernel: Kernel) -> str | None:
     """Why properties of what comes before and after do not apply; None where they do."""
     return None if case.dims["T"] > 1 else "the case has one row"
-
-
-def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
-    """Why properties that give a kernel an initial state whatever the case do not apply; None where they do."""
-    try:
-        parameters = inspect.signature(kernel.call).parameters
-    except (TypeError, ValueError):
-        return None
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return None if open_ended or INITIAL in parameters else "the kernel takes no initial state"
-
-
-def gives_the_state(case: Case, kernel: Kernel) -> str | None:
-    """Why properties that ask a kernel for the state whatever the case do not apply; None where they do."""
-    return None if takes(kernel, "return_state", True) else "the kernel does not return the state"
 
 
 def in_rows(tensor: Tensor, name: str, rows: slice) -> Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from gradoracle.properties.agreement import Sides, balanced, differ, double
-from gradoracle.properties.applicability import supports, takes
+from gradoracle.properties.applicability import supports
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -122,21 +121,6 @@ def any_length(case: Case, kernel: Kernel) -> str | None:
     lengths = (1, case.dims["N"] - 1, case.dims["N"] + 1)
     fits = all(supports(kernel, N=length) for length in lengths if length > 0)
     return None if fits else "the kernel takes only some numbers of rows"
-
-
-def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
-    """Why properties that give a kernel an initial state whatever the case do not apply; None where they do."""
-    try:
-        parameters = inspect.signature(kernel.call).parameters
-    except (TypeError, ValueError):
-        return None
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return None if open_ended or INITIAL in parameters else "the kernel takes no initial state"
-
-
-def gives_the_state(case: Case, kernel: Kernel) -> str | None:
-    """Why properties that ask a kernel for the state whatever the case do not apply; None where they do."""
-    return None if takes(kernel, "return_state", True) else "the kernel does not return the state"
 
 
 def has_initial_state(case: Case, kernel: Kernel) -> str | None:

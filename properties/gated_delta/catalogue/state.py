@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import torch
 from gradoracle.properties.agreement import double, larger
-from gradoracle.properties.applicability import all_of, small_enough
+from gradoracle.properties.applicability import all_of, gives_the_state, small_enough, starts_from_a_state
 from gradoracle.properties.gated_delta.samples import (
     FORWARD,
     INITIAL,
-    gives_the_state,
     in_rows,
     made,
     new_state,
@@ -18,7 +17,6 @@ from gradoracle.properties.gated_delta.samples import (
     rows_of,
     several_rows,
     split,
-    starts_from_a_state,
 )
 from torch import Tensor
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from gradoracle.properties.agreement import double, larger
-from gradoracle.properties.applicability import all_of, small_enough
+from gradoracle.properties.applicability import all_of, gives_the_state, small_enough, starts_from_a_state
 from gradoracle.properties.lightning.samples import (
     DERIVATIVES,
     FORWARD,
@@ -15,7 +15,6 @@ from gradoracle.properties.lightning.samples import (
     VJP,
     Parts,
     any_length,
-    gives_the_state,
     has_initial_state,
     in_rows,
     made,
@@ -25,7 +24,6 @@ from gradoracle.properties.lightning.samples import (
     same,
     several_rows,
     split,
-    starts_from_a_state,
     zeros,
 )
 from torch import Tensor

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from gradoracle.properties.agreement import as_they_are, balanced, larger
-from gradoracle.properties.applicability import all_of, small_enough, supports
+from gradoracle.properties.applicability import all_of, small_enough, starts_from_a_state, supports
 from gradoracle.properties.lightning.samples import (
     DERIVATIVES,
     FORWARD,
@@ -23,7 +23,6 @@ from gradoracle.properties.lightning.samples import (
     same,
     several_rows,
     split,
-    starts_from_a_state,
     zeros,
 )
 from torch import Tensor
