@@ -12,18 +12,16 @@ run, where a file is named with its fastest tiles, and each result is compared w
 from __future__ import annotations
 
 import argparse
-import csv
-import importlib.metadata
 import itertools
-import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import candidates
 import torch
 import triton
+from candidates import Candidate
 from families.gated_delta import FLA, OURS, Sequences, timed
 from gradoracle.kernels.blocks import tuned_for
 from gradoracle.kernels.gated_delta import chunks, gradients, states
@@ -61,17 +59,7 @@ FLOAT["costates"], FLOAT["local"] = FLOAT["states"], FLOAT["output"]
 SPLIT = dict.fromkeys(FLOAT, ("16/16/2/1", "32/16/2/1", "16/32/2/1", "32/32/2/1", "16/16/1/1"))
 CANDIDATES = {"16 bit": HALF, "split": SPLIT, "ieee": FLOAT}
 """value / feature / warps / stages"""
-COLUMNS = ("card", "capability", "triton", "dots", "width", "part", "tiles", "milliseconds", "reason")
 APART = {"16 bit": 2.0**-7, "split": 2.0**-9, "ieee": 2.0**-18}  # of the norm of a result; beyond it one is wrong
-
-
-class Candidate(NamedTuple):
-    """Tiles of one pass, one kind of dots and width."""
-
-    dots: str
-    width: int
-    part: str
-    tiles: str
 
 
 def choose(dots: str, width: int, part: str, tiles: str) -> None:
@@ -94,14 +82,15 @@ def works(dots: str, width: int, batch: int = B, heads: int = H, rows: int = T) 
     pieces = states.forward_pieces(problem, k, v, beta, None, decays, inverse)
     before = states.forward_states(problem, k, v, beta, None, decays, inverse, pieces, wanted=False)
     local = gradients.local_cotangents(problem, q, k, do, decays)
-    after = states.backward_states(problem, q, k, beta, do, None, decays, inverse, local, pieces, wanted=False)
+    backward = problem, q, k, beta, do, None, decays, inverse, local, pieces
+    after = states.backward_states(*backward, wanted=False)
     return {
         "inverse": lambda: chunks.inverses(problem, k, g, beta),
         "states": lambda: states.forward_states(problem, k, v, beta, None, decays, inverse, pieces, wanted=False),
         "entries": lambda: states.forward_pieces(problem, k, v, beta, None, decays, inverse)[0],
         "output": lambda: chunks.output(problem, q, k, decays, *before[:2]),
         "local": lambda: gradients.local_cotangents(problem, q, k, do, decays),
-        "costates": lambda: states.backward_states(problem, q, k, beta, do, None, decays, inverse, local, ends=False),
+        "costates": lambda: states.backward_states(*backward, wanted=False),
         "gradients": lambda: gradients.gradients(problem, (q, k, v, beta), do, decays, before[:2], after[:2]),
     }
 
@@ -110,69 +99,32 @@ def compiled(candidate: Candidate) -> tuple[Candidate, str]:
     """Compile a candidate into Triton's cache: why it cannot be launched or is not right, or nothing."""
     try:
         work = works(candidate.dots, candidate.width, 1, 2, 500)[candidate.part]
-        expected = _tensors(work())
+        expected = work()
         choose(*candidate)
-        found = _tensors(work())
-        torch.cuda.synchronize()
-        apart = max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
+        apart = candidates.apart(work(), expected)
     except Exception as error:
-        return candidate, f"{type(error).__name__}: {' '.join(str(error).split())[-160:]}"
+        return candidate, candidates.reason_of(error)
     return candidate, "" if apart < APART[candidate.dots] else f"wrong: {apart:.1e} of the norm apart"
 
 
-def _tensors(found: Any) -> list[torch.Tensor]:
-    """The tensors of a result, float32."""
-    several = found if isinstance(found, list | tuple) else [found]
-    return [each.float() for each in several if each is not None]
-
-
-def candidates(dots: list[str], widths: list[int]) -> Iterator[Candidate]:
-    for kind, width in itertools.product(dots, widths):
-        for part, every in CANDIDATES[kind].items():
-            yield from (Candidate(kind, width, part, tiles) for tiles in every)
-
-
 def measure(dots: list[str], widths: list[int], workers: int, file: Path) -> None:
-    facts = {
-        "card": torch.cuda.get_device_name(),
-        "capability": "{}.{}".format(*torch.cuda.get_device_capability()),
-        "triton": importlib.metadata.version("triton"),
-    }
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        rows = csv.DictWriter(stream, COLUMNS)
-        rows.writeheader()
-
-        def row(candidate: Candidate, **found: Any) -> None:
-            rows.writerow(facts | candidate._asdict() | found)
-            stream.flush()
-
-        fresh = multiprocessing.get_context("spawn")  # and one process each: an illegal access ends its own alone
-        with ProcessPoolExecutor(workers, fresh, max_tasks_per_child=1) as pool:
-            tried = [pool.submit(compiled, each) for each in candidates(dots, widths)]
-            answers = [each.result() for each in as_completed(tried)]
-        refused = {candidate: reason for candidate, reason in answers if reason}
-        for candidate, reason in refused.items():
-            row(candidate, reason=reason)
-        print(f"{len(answers)} candidates compiled, {len(refused)} refused", flush=True)
-        for kind, width in itertools.product(dots, widths):
-            passes = works(kind, width)
-            for candidate in candidates([kind], [width]):
-                if candidate not in refused:
-                    choose(*candidate)
-                    work = passes[candidate.part]
-                    found = float(triton.testing.do_bench(work, warmup=3, rep=25, return_mode="median"))
-                    row(candidate, milliseconds=f"{found:.4f}")
+    timings = candidates.Timings(file)
+    ready = timings.launchable(list(candidates.of(CANDIDATES, dots, widths)), compiled, workers)
+    for (kind, width), own in itertools.groupby(ready, key=lambda c: (c.dots, c.width)):
+        passes = works(kind, width)
+        for candidate in own:
+            choose(*candidate)
+            found = triton.testing.do_bench(passes[candidate.part], warmup=3, rep=25, return_mode="median")
+            timings.row(candidate, milliseconds=f"{found:.4f}")
 
 
 def fastest(file: Path) -> dict[tuple[str, int, str], list[tuple[float, str]]]:
     """By dots, width and pass (milliseconds, tiles), the fastest first."""
     found: dict[tuple[str, int, str], list[tuple[float, str]]] = {}
-    with file.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            if row["milliseconds"]:
-                key = row["dots"], int(row["width"]), row["part"]
-                found.setdefault(key, []).append((float(row["milliseconds"]), row["tiles"]))
-    return {key: sorted(each) for key, each in found.items()}
+    for row in candidates.timed(file):
+        place = row["dots"], int(row["width"]), row["part"]
+        found.setdefault(place, []).append((float(row["milliseconds"]), row["tiles"]))
+    return found
 
 
 def peers(widths: list[int]) -> None:

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
-import importlib.metadata
 import itertools
-import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
+import candidates
 import torch
 import triton
+from candidates import Candidate
 from gradoracle.kernels.lightning import gradients, hessian, scan, tangents
 from gradoracle.kernels.lightning.guardrails import Problem, check
 from gradoracle.kernels.lightning.tuned import PARTS, TUNED, Tiles
@@ -68,19 +65,9 @@ SPLIT: dict[str, tuple[str, ...]] = {
 CANDIDATES = {"16 bit": HALF, "split": SPLIT}
 """[chunk:] micro / value / warps / stages; the chunk is 64 but where another one is tried, which changes results."""
 BEFORE = {"scan": "sums", "gradients": "sums", "tangent": "tangent sums", "hessian": "tangent sums"}
-COLUMNS = ("card", "capability", "triton", "dots", "width", "pieces", "part", "tiles", "milliseconds", "reason")
 
 APART = {"16 bit": 2.0**-6, "split": 2.0**-16}  # of the norm of a result; beyond it a candidate is wrong
 Work = Callable[[], object]
-
-
-class Candidate(NamedTuple):
-    """Tiles of one pass, one kind of dots and width."""
-
-    dots: str
-    width: int
-    part: str
-    tiles: str
 
 
 def parsed(text: str) -> tuple[int, Tiles]:
@@ -165,61 +152,28 @@ def compiled(candidate: Candidate) -> tuple[Candidate, str]:
             choose(candidate.dots, candidate.width, before, CANDIDATES[candidate.dots][before][0])
         inputs = Inputs(candidate.dots, candidate.width, 1024, 1, 4)
         problem = inputs.cut(2, parsed(candidate.tiles)[0])
-        found = _tensors(inputs.works(problem)[candidate.part]())
-        torch.cuda.synchronize()
+        found = inputs.works(problem)[candidate.part]()
         ieee = check(*(x.float() for x in (inputs.q, inputs.k, inputs.v)), None, False, "ieee", None)
         exact = ieee._replace(piece_rows=problem.piece_rows, pieces=problem.pieces)
-        expected = _tensors(inputs.to(torch.float32).works(exact)[candidate.part]())
-        apart = max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
+        expected = inputs.to(torch.float32).works(exact)[candidate.part]()
+        apart = candidates.apart(found, expected)
     except Exception as error:
-        return candidate, f"{type(error).__name__}: {' '.join(str(error).split())[-160:]}"
+        return candidate, candidates.reason_of(error)
     return candidate, "" if apart < APART[candidate.dots] else f"wrong: {apart:.1e} of the norm from IEEE float32"
 
 
-def _tensors(found: Any) -> list[torch.Tensor]:
-    """The tensors of a result, float32."""
-    several = found if isinstance(found, list | tuple) else [found]
-    return [each.float() for each in several if each is not None]
-
-
-def candidates(dots: list[str], widths: list[int]) -> Iterator[Candidate]:
-    for kind, width in itertools.product(dots, widths):
-        for part, every in CANDIDATES[kind].items():
-            yield from (Candidate(kind, width, part, tiles) for tiles in every)
-
-
 def measure(dots: list[str], widths: list[int], workers: int, file: Path) -> None:
-    facts = {
-        "card": torch.cuda.get_device_name(),
-        "capability": "{}.{}".format(*torch.cuda.get_device_capability()),
-        "triton": importlib.metadata.version("triton"),
-    }
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        rows = csv.DictWriter(stream, COLUMNS)
-        rows.writeheader()
-
-        def row(candidate: Candidate, **found: Any) -> None:
-            rows.writerow(facts | candidate._asdict() | found)
-            stream.flush()
-
-        fresh = multiprocessing.get_context("spawn")  # and one process each: an illegal access ends its own alone
-        with ProcessPoolExecutor(workers, fresh, max_tasks_per_child=1) as pool:
-            tried = [pool.submit(compiled, each) for each in candidates(dots, widths)]
-            answers = [each.result() for each in as_completed(tried)]
-        refused = {candidate: reason for candidate, reason in answers if reason}
-        for candidate, reason in refused.items():
-            row(candidate, reason=reason)
-        print(f"{len(answers)} candidates compiled, {len(refused)} refused", flush=True)
-        for kind, width in itertools.product(dots, widths):
-            inputs = Inputs(kind, width)
-            for pieces in PIECES:
-                for part, every in CANDIDATES[kind].items():
-                    ready = [c for c in (Candidate(kind, width, part, tiles) for tiles in every) if c not in refused]
-                    found = {c: timed(inputs, c, pieces) for c in ready if pieces > 1 or "sums" not in part}
-                    for candidate, milliseconds in found.items():
-                        row(candidate, pieces=pieces, milliseconds=f"{milliseconds:.4f}")
-                    if found and "sums" in part:
-                        choose(*min(found, key=lambda c: found[c]))
+    timings = candidates.Timings(file, ("pieces",))
+    ready = timings.launchable(list(candidates.of(CANDIDATES, dots, widths)), compiled, workers)
+    for (kind, width), own in itertools.groupby(ready, key=lambda c: (c.dots, c.width)):
+        inputs, of_width = Inputs(kind, width), list(own)
+        for pieces in PIECES:
+            for part, those in itertools.groupby(of_width, key=lambda c: c.part):
+                found = {c: timed(inputs, c, pieces) for c in those if pieces > 1 or "sums" not in part}
+                for candidate, milliseconds in found.items():
+                    timings.row(candidate, pieces=pieces, milliseconds=f"{milliseconds:.4f}")
+                if found and "sums" in part:
+                    choose(*min(found, key=lambda c: found[c]))
 
 
 def timed(inputs: Inputs, candidate: Candidate, pieces: int) -> float:
@@ -231,9 +185,7 @@ def timed(inputs: Inputs, candidate: Candidate, pieces: int) -> float:
 
 def show(file: Path) -> None:
     """Print the three fastest of each pass for each width and number of pieces."""
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["milliseconds"]]
-    rows.sort(key=lambda row: float(row["milliseconds"]))
+    rows = candidates.timed(file)
     for dots, width in sorted({(row["dots"], row["width"]) for row in rows}):
         for part in PARTS:
             for pieces in sorted({row["pieces"] for row in rows}, key=int):
