@@ -16,6 +16,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.formats import DTYPES
+from gradoracle.model.recurrence import one_step, read_by
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.oracle.exact.definition import called
 
@@ -103,7 +104,7 @@ def _inside(family: Family, present: list[TensorSpec], case: Case) -> tuple[int,
         dtypes = {"float": torch.float64, "int": torch.int64}
         inputs = {spec.name: torch.empty(spec.shape(case.dims), dtype=dtypes[spec.kind]) for spec in present}
         try:
-            with largest:
+            with largest, read_by(one_step):
                 called(family, inputs, options)
         except Exception:  # it reads values, or is wrong: that is reported where the definition is tried
             pass

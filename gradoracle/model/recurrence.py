@@ -144,10 +144,8 @@ def require_same(before: Sequence[Tensor], after: Sequence[Any]) -> None:
 
 def stepwise(step: FlatStep, init: Tensors, xs: Tensors, reverse: bool) -> tuple[Tensors, Tensors]:
     """The recurrence as a loop; ``xs`` are looped over along dim 0."""
-    length = int(xs[0].shape[0])
-    if length == 0:  # one step shows the shapes of y
-        _, ys = step(init, [x.new_zeros(x.shape[1:]) for x in xs])
-        return init, [y.new_zeros((0, *y.shape)) for y in ys]
+    if xs[0].shape[0] == 0:
+        return one_step(step, init, xs, reverse)
     slices = list(zip(*(x.unbind(0) for x in xs), strict=True))
     carry, found = init, []
     for given in reversed(slices) if reverse else slices:
@@ -155,3 +153,9 @@ def stepwise(step: FlatStep, init: Tensors, xs: Tensors, reverse: bool) -> tuple
         found.append(ys)
     found = found[::-1] if reverse else found
     return carry, [torch.stack(ys) for ys in zip(*found, strict=True)]
+
+
+def one_step(step: FlatStep, init: Tensors, xs: Tensors, reverse: bool) -> tuple[Tensors, Tensors]:
+    """Tensors of the recurrence's sizes, without its values: a single step shows those of y."""
+    _, ys = step(init, [x.new_zeros(x.shape[1:]) for x in xs])
+    return init, [y.new_zeros((len(xs[0]), *y.shape)) for y in ys]

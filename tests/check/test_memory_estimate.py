@@ -38,6 +38,15 @@ def reads_values(x: Float[Tensor, "N"], i: Int[Tensor, "N"]) -> Float[Tensor, "N
     return x * i.max().item()
 
 
+@gradoracle.family(dims={"T": gradoracle.sizes(1, 10**7)}, outputs=("y",))
+def recurrence(x: Float[Tensor, "T D"]) -> Float[Tensor, "T D E"]:
+    def step(state: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
+        state = 0.5 * state + now[:, None] * now
+        return state, state
+
+    return gradoracle.scan(step, x.new_zeros(x.shape[1], x.shape[1]), x)[1]
+
+
 def test_the_tensors_of_a_case_are_counted() -> None:
     needed = memory_estimate.demand(Case("attention", SIZES, "float16"), attention, 1 << 60)
     q, k, v, o = 3 * 4, 5 * 4, 5 * 6, 3 * 6
@@ -48,6 +57,12 @@ def test_the_largest_tensor_of_the_definition_is_counted() -> None:
     needed = memory_estimate.demand(Case("outer", {"N": 100_000}), outer, GIB)
     assert needed.held == 8 * (100_000**2 + 100_000)
     assert "[100000, 100000]" in needed.largest
+
+
+def test_of_a_recurrence_one_step_is_run_and_all_results_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_estimate, "_MOST_OPERATORS", 20)
+    needed = memory_estimate.demand(Case("recurrence", {"T": 1_000_000, "D": 8, "E": 8}), recurrence, GIB)
+    assert "[1000000, 8, 8]" in needed.largest and needed.held == 8 * 1_000_000 * (64 + 8)
 
 
 def test_a_view_takes_no_memory() -> None:
