@@ -6,18 +6,9 @@ from collections.abc import Iterator
 
 import torch
 from gradoracle.properties.agreement import double
-from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.gated_delta.samples import (
-    FORWARD,
-    ROWS,
-    VJP,
-    deterministic,
-    made,
-    plain,
-    rows_of,
-    same,
-    zeros,
-)
+from gradoracle.properties.applicability import small_enough
+from gradoracle.properties.attention import scale_of
+from gradoracle.properties.linear_attention import FORWARD, VJP, made, plain, same, tokens, zeros
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -30,7 +21,7 @@ from gradoracle.model.property import property
 def _without_state(sample: Sample, **changed: Tensor) -> Sample:
     """The sample without initial state, asked for o alone, with some inputs replaced."""
     own = plain(sample)
-    return made(own, {**rows_of(own, slice(None)), **changed}, None, own.cotangents["o"], None)
+    return made(own, tokens(own) | changed, None, own.cotangents["o"], None)
 
 
 def _constant(sample: Sample, name: str, value: float) -> Tensor:
@@ -61,8 +52,8 @@ def what_is_forgotten_leaves_each_token_alone(evidence: Evidence) -> Iterator[Fi
     Cannot catch: errors of rows that remember; forward_matches_the_oracle does.
     """
     variant = evidence.variant("all forgotten", lambda s: _without_state(s, g=_constant(s, "g", -1e4)))
-    q, k, v, _, beta = (double(variant.sample.inputs[name]) for name in ROWS)
-    scale = variant.sample.options.get("scale") or q.shape[-1] ** -0.5
+    q, k, v, _, beta = map(double, variant.sample.inputs.values())
+    scale = scale_of(variant.sample)
     yield variant.relate(
         "o - scale beta (q . k) v",
         lambda o, expected, size: o - expected,
@@ -100,7 +91,7 @@ def orthonormal_keys_overwrite(evidence: Evidence) -> Iterator[Finding]:
     variant = evidence.variant("unit vectors as keys", change)
     q, v = (double(variant.sample.inputs[name]) for name in ("q", "v"))
     length, width = q.shape[2:]
-    scale = variant.sample.options.get("scale") or width**-0.5
+    scale = scale_of(variant.sample)
     at = torch.arange(length)
     seen = (at[None, :] <= at[:, None]) & (at[None, :] > at[:, None] - width)
     weights = scale * torch.where(seen, q[..., at % width], 0.0)  # [B H T T]
@@ -124,8 +115,8 @@ def without_decay_it_is_the_delta_rule(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: errors of the decay where g is not 0; forward_matches_the_oracle does.
     """
     variant = evidence.variant("no decay", lambda s: _without_state(s, g=_constant(s, "g", 0.0)))
-    q, k, v, _, beta = (double(variant.sample.inputs[name]) for name in ROWS)
-    scale = variant.sample.options.get("scale") or q.shape[-1] ** -0.5
+    q, k, v, _, beta = map(double, variant.sample.inputs.values())
+    scale = scale_of(variant.sample)
     coupled = (beta[..., None] * (k @ k.mT)).tril(-1)  # [B H T T]
     unit = torch.eye(k.shape[2], dtype=torch.float64)
     update = torch.linalg.solve_triangular(unit + coupled, beta[..., None] * v, upper=False, unitriangular=True)
@@ -139,7 +130,7 @@ def without_decay_it_is_the_delta_rule(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@property(needs=(FORWARD, VJP), applies=all_of(small_enough, deterministic), one_in=3, rank=5)
+@property(needs=(FORWARD, VJP), applies=small_enough, one_in=3, rank=5)
 def scaling_the_values_scales_all_but_their_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Without initial state, twice the values give twice o, dq, dk, dg and dbeta, and the same dv, to the last bit.
 

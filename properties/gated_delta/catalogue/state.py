@@ -7,31 +7,25 @@ from collections.abc import Iterator
 import torch
 from gradoracle.properties.agreement import double, larger
 from gradoracle.properties.applicability import all_of, gives_the_state, small_enough, starts_from_a_state
-from gradoracle.properties.gated_delta.samples import (
+from gradoracle.properties.attention import scale_of
+from gradoracle.properties.linear_attention import (
     FORWARD,
     INITIAL,
-    in_rows,
     made,
     new_state,
+    of_rows,
     plain,
-    rows_of,
     several_rows,
     split,
+    tokens,
+    with_the_state,
 )
 from torch import Tensor
 
-from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import property
-
-
-def _with_the_state(sample: Sample) -> Sample:
-    """The sample, asked for the state too; with a cotangent of hashed values where it was not."""
-    own = plain(sample)
-    g_state = own.cotangents.get("state", new_state(own, "cotangent"))
-    return made(own, rows_of(own, slice(None)), own.inputs.get(INITIAL), own.cotangents["o"], g_state)
 
 
 @property(needs=(FORWARD,), applies=all_of(small_enough, gives_the_state), one_in=2, rank=4)
@@ -42,9 +36,9 @@ def the_state_answers_a_query_after_the_last_token(evidence: Evidence) -> Iterat
     Catches: a state without its last chunk, or before its last token; one that is transposed or of the wrong head.
     Cannot catch: errors that o and the state share; forward_matches_the_oracle does.
     """
-    variant = evidence.variant("with its state", _with_the_state)
+    variant = evidence.variant("with its state", with_the_state)
     last = double(variant.sample.inputs["q"])[:, :, -1:]
-    scale = variant.sample.options.get("scale") or last.shape[-1] ** -0.5
+    scale = scale_of(variant.sample)
     yield variant.relate(
         "o_T - scale q_T state",
         lambda o, state, last: o[:, :, -1:] - last @ state,
@@ -74,13 +68,13 @@ def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:
     g = own.cotangents["o"]
     state_g = own.cotangents.get("state", new_state(own, "cotangent"))
     first = evidence.variant(
-        "first part", lambda s: made(own, rows_of(own, early), own.inputs.get(INITIAL), g[:, :, early], state_g)
+        "first part", lambda s: made(own, tokens(own, early), own.inputs.get(INITIAL), g[:, :, early], state_g)
     )
     handed = first.tensors(FORWARD)["state"]
     if not bool(handed.isfinite().all()):
         yield not_checked("state", "the state at the split is not finite")
         return
-    second = evidence.variant("second part", lambda s: made(own, rows_of(own, late), handed, g[:, :, late], state_g))
+    second = evidence.variant("second part", lambda s: made(own, tokens(own, late), handed, g[:, :, late], state_g))
     yield _of_the_whole(evidence, first, "o", early)
     yield _of_the_whole(evidence, second, "o", late)
     if "state" in own.cotangents:
@@ -90,16 +84,16 @@ def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:
 def _of_the_whole(evidence: Evidence, part: Evidence, name: str, rows: slice) -> Finding:
     """Judge some rows of the whole by what a part gave; their truths differ by the error of what it was handed."""
     true = [each.truths(FORWARD)[name].value for each in (evidence, part)]
-    apart = in_rows(true[0], name, rows) - true[1]
+    apart = of_rows(true[0], name, rows) - true[1]
 
     def difference(whole: Tensor, alone: Tensor, apart: Tensor) -> Tensor:
-        return in_rows(whole, name, rows) - alone - apart
+        return of_rows(whole, name, rows) - alone - apart
 
     return evidence.relate(
         f"{name} of the {'first' if rows.start == 0 else 'second'} part",
         difference,
         [(evidence, FORWARD, name), (part, FORWARD, name)],
-        scale=lambda whole, alone, _: larger(in_rows(whole, name, rows), alone),
+        scale=lambda whole, alone, _: larger(of_rows(whole, name, rows), alone),
         constants=[torch.nan_to_num(apart)],
     )
 

@@ -7,7 +7,17 @@ from functools import partial
 
 import torch
 from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.lightning.samples import FORWARD, VJP, in_rows, plain, same, several_rows, split, zeros
+from gradoracle.properties.lightning.samples import in_rows
+from gradoracle.properties.linear_attention import (
+    FORWARD,
+    VJP,
+    plain,
+    same,
+    several_rows,
+    split,
+    without_cotangent,
+    zeros,
+)
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -72,16 +82,9 @@ def what_is_not_asked_for_gives_no_gradient(evidence: Evidence) -> Iterator[Find
     Cannot catch: gradients that are missing where they should not be 0; vjp_matches_the_oracle does.
     """
     rows = split(evidence.case)
-
-    def change(sample: Sample) -> Sample:
-        zeros = {n: torch.zeros_like(g) for n, g in sample.cotangents.items() if n == "state"}
-        own = sample.cotangents["o"].clone(memory_format=torch.contiguous_format)
-        own[:, :, rows:] = 0
-        return sample.with_cotangents(o=own, **zeros)
-
-    variant = evidence.variant("no cotangent of later rows", change)
+    variant = evidence.variant("no cotangent of later rows", lambda s: without_cotangent(s, rows))
     for name in ("dq", "dk", "dv"):
-        yield zeros(variant, VJP, name, f"later rows of {name}", slice(rows, None))
+        yield zeros(variant, name, f"later rows of {name}", slice(rows, None))
 
 
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, several_rows), one_in=3, rank=5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradoracle.properties.applicability import small_enough
-from gradoracle.properties.lightning.samples import FORWARD, VJP, Parts
+from gradoracle.properties.lightning.samples import Parts
+from gradoracle.properties.linear_attention import FORWARD, VJP
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence

@@ -6,22 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 
 import torch
-from gradoracle.properties.agreement import balanced, differ
+from gradoracle.properties.agreement import balanced, derivative_of, differ
 from gradoracle.properties.applicability import all_of, exact_operands, small_enough
 from gradoracle.properties.exactness import has_subnormals, times
-from gradoracle.properties.lightning.samples import (
-    DERIVATIVES,
-    FORWARD,
-    HVP,
-    INITIAL,
-    JVP,
-    VJP,
-    instead,
-    made,
-    plain,
-    same,
-    zeros,
-)
+from gradoracle.properties.lightning.samples import instead
+from gradoracle.properties.linear_attention import FORWARD, HVP, INITIAL, JVP, VJP, made, plain, same, tokens, zeros
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -80,7 +69,7 @@ def _given(sample: Sample) -> tuple[str, ...]:
 
 def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Finding:
     """One tensor is a power of two times another, in bits, or within rounding where they may underflow."""
-    derivative, label = DERIVATIVES[name], f"{name} times {factor:g}"
+    derivative, label = derivative_of(once, name), f"{name} times {factor:g}"
     expected = factor * once.tensors(derivative)[name].double().cpu()
     wrong = differ(twice.tensors(derivative)[name].double().cpu(), expected)
     if not bool(wrong.any()):
@@ -104,7 +93,8 @@ def _underflows(evidence: Evidence, name: str) -> Tensor:
         return sample.with_inputs(**{n: t.double() * ABOVE_UNDERFLOW for n, t in sample.inputs.items()})
 
     small = evidence.variant("smaller inputs, for their budgets alone", smaller)
-    return (small.budgets(DERIVATIVES[name])[name].floor > 0) | (evidence.budgets(DERIVATIVES[name])[name].floor > 0)
+    derivative = derivative_of(evidence, name)
+    return (small.budgets(derivative)[name].floor > 0) | (evidence.budgets(derivative)[name].floor > 0)
 
 
 @property(needs=(VJP,), applies=small_enough, one_in=3, rank=5)
@@ -133,18 +123,13 @@ def the_jvp_is_the_sum_over_inputs(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: errors that forward and JVP share; forward_matches_the_oracle does.
     """
     own = plain(evidence.sample)
-    (q, k, v), initial = (own.inputs[name] for name in ("q", "k", "v")), own.inputs.get(INITIAL)
-    tq, tk, tv = (own.tangents[name] for name in ("q", "k", "v"))
-    tinitial = own.tangents[INITIAL] if initial is not None else None
     g, g_state = own.cotangents["o"], own.cotangents.get("state")
-    terms = {
-        "q'": ((tq, k, v), initial),
-        "k'": ((q, tk, v), tinitial),
-        "v'": ((q, k, tv), None),
-    }
+    terms = {"q": own.inputs.get(INITIAL), "k": own.tangents.get(INITIAL), "v": None}
     calls = {
-        name: evidence.variant(f"{name} as an input", instead(made(own, rows, start, g, g_state)))
-        for name, (rows, start) in terms.items()
+        f"{name}'": evidence.variant(
+            f"{name}' as an input", instead(made(own, tokens(own) | {name: own.tangents[name]}, start, g, g_state))
+        )
+        for name, start in terms.items()
     }
     for name, needed in (("o", ("q'", "k'", "v'")), ("state", ("k'", "v'"))):
         if name not in own.cotangents:
@@ -173,7 +158,7 @@ def the_hessian_has_no_diagonal(evidence: Evidence) -> Iterator[Finding]:
         along = {n: torch.zeros_like(t) for n, t in evidence.sample.tangents.items() if n != name}
         alone = evidence.variant(f"tangent of {name} alone", instead(evidence.sample.with_tangents(**along)))
         own = hvp_name(name)
-        yield zeros(alone, HVP, own, f"{own} along {name}")
+        yield zeros(alone, own, f"{own} along {name}")
 
 
 @property(needs=(VJP, HVP), applies=small_enough, one_in=4, rank=3)

@@ -6,17 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.agreement import double, larger
+from gradoracle.properties.agreement import derivative_of, double, larger
 from gradoracle.properties.applicability import all_of, gives_the_state, small_enough, starts_from_a_state
-from gradoracle.properties.lightning.samples import (
-    DERIVATIVES,
+from gradoracle.properties.lightning.samples import Parts, any_length, has_initial_state, in_rows
+from gradoracle.properties.linear_attention import (
     FORWARD,
     INITIAL,
     VJP,
-    Parts,
-    any_length,
-    has_initial_state,
-    in_rows,
     made,
     new_state,
     of_rows,
@@ -24,6 +20,8 @@ from gradoracle.properties.lightning.samples import (
     same,
     several_rows,
     split,
+    tokens,
+    with_the_state,
     zeros,
 )
 from torch import Tensor
@@ -36,19 +34,6 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.property import property
 
 
-def _with_the_state(sample: Sample) -> Sample:
-    """The sample, asked for the state too; with a cotangent of hashed values where it was not."""
-    own = plain(sample)
-    g_state = own.cotangents.get("state", new_state(own, "cotangent"))
-    return made(own, _tokens(own), own.inputs.get(INITIAL), own.cotangents["o"], g_state)
-
-
-def _tokens(sample: Sample, rows: slice = slice(None)) -> tuple[Tensor, Tensor, Tensor]:
-    """Some rows of q, k and v."""
-    q, k, v = (sample.inputs[name][:, :, rows] for name in ("q", "k", "v"))
-    return q, k, v
-
-
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, gives_the_state), one_in=2, rank=5)
 def the_state_ignores_the_queries(evidence: Evidence) -> Iterator[Finding]:
     """Changing the queries changes no bit of the state; with a cotangent of the state alone, dq is exactly 0.
@@ -58,15 +43,15 @@ def the_state_ignores_the_queries(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: a wrong sum of keys and values; the_state_answers_a_query_after_the_last_token and
     forward_matches_the_oracle do.
     """
-    before = evidence.variant("with its state", _with_the_state)
-    after = evidence.variant("with its state, queries negated", lambda s: in_rows(torch.neg, "q")(_with_the_state(s)))
+    before = evidence.variant("with its state", with_the_state)
+    after = evidence.variant("with its state, queries negated", lambda s: in_rows(torch.neg, "q")(with_the_state(s)))
     yield from same(before, after, ("state",), "queries negated")
 
     def alone(sample: Sample) -> Sample:
-        asked = _with_the_state(sample)
+        asked = with_the_state(sample)
         return asked.with_cotangents(o=torch.zeros_like(asked.cotangents["o"]))
 
-    yield zeros(evidence.variant("cotangent of the state alone", alone), VJP, "dq", "dq of the state")
+    yield zeros(evidence.variant("cotangent of the state alone", alone), "dq", "dq of the state")
 
 
 @property(needs=(FORWARD,), applies=all_of(small_enough, gives_the_state), one_in=2, rank=4)
@@ -78,7 +63,7 @@ def the_state_answers_a_query_after_the_last_token(evidence: Evidence) -> Iterat
     head, padded rows in it.
     Cannot catch: errors that o and the state share; forward_matches_the_oracle does.
     """
-    variant = evidence.variant("with its state", _with_the_state)
+    variant = evidence.variant("with its state", with_the_state)
     own = Parts(variant.sample)
     last = own.q[:, :, -1:]
     size = (last.abs() * own.k.abs()).sum(-1).unsqueeze(-2) @ own.v.abs() + last.abs() @ own.initial.abs()
@@ -102,7 +87,7 @@ def an_initial_state_of_zero_is_none(evidence: Evidence) -> Iterator[Finding]:
     """
 
     def change(sample: Sample, initial: Tensor | None) -> Sample:
-        return made(plain(sample), _tokens(plain(sample)), initial, plain(sample).cotangents["o"], _state_g(sample))
+        return made(plain(sample), tokens(plain(sample)), initial, plain(sample).cotangents["o"], _state_g(sample))
 
     none = evidence.variant("without initial state", lambda s: change(s, None))
     zeros = evidence.variant(
@@ -158,14 +143,14 @@ def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:
     early, late = slice(0, rows), slice(rows, None)
     initial, g = own.inputs.get(INITIAL), own.cotangents["o"]
     start = evidence.variant(
-        "first part", lambda s: made(own, _tokens(own, early), initial, g[:, :, early], new_state(own, "cotangent"))
+        "first part", lambda s: made(own, tokens(own, early), initial, g[:, :, early], new_state(own, "cotangent"))
     )
     handed = start.tensors(FORWARD)["state"]
     if not bool(handed.isfinite().all()):
         yield not_checked("state", "the state at the split is not finite")
         return
     second = evidence.variant(
-        "second part", lambda s: made(own, _tokens(own, late), handed, g[:, :, late], own.cotangents.get("state"))
+        "second part", lambda s: made(own, tokens(own, late), handed, g[:, :, late], own.cotangents.get("state"))
     )
     returned = second.tensors(VJP)["dinitial_state"]
     if not bool(returned.isfinite().all()):
@@ -173,7 +158,7 @@ def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:
         return
     first = evidence.variant(
         "first part, with the cotangent of its state",
-        lambda s: made(own, _tokens(own, early), initial, g[:, :, early], returned),
+        lambda s: made(own, tokens(own, early), initial, g[:, :, early], returned),
     )
     state, cotangent = _known(start, "state"), _known(second, "dinitial_state")
     knows = {name: double(tensor) for name, tensor in own.inputs.items()}
@@ -195,7 +180,7 @@ def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:
 
 def _known(evidence: Evidence, name: str) -> Part:
     """A tensor that one part hands to the other, as its truth with the error that the kernel's has."""
-    part = evidence.part(DERIVATIVES[name], name)
+    part = evidence.part(derivative_of(evidence, name), name)
     return replace(part, got=part.true)
 
 
@@ -218,7 +203,7 @@ def _part_of_the_whole(
         found = of_rows(whole, name, rows) - alone
         return found - carried(*handed) if handed else found
 
-    derivative = DERIVATIVES[name]
+    derivative = derivative_of(evidence, name)
     parts: list[Part | tuple[Evidence, object, str]] = [(evidence, derivative, name), (part, derivative, name)]
     constants: Sequence[Tensor] = []
     if handed is not None and weight is not None:

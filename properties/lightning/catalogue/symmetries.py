@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from gradoracle.properties.agreement import as_they_are, balanced, larger
+from gradoracle.properties.agreement import as_they_are, balanced, derivative_of, larger
 from gradoracle.properties.applicability import all_of, small_enough, starts_from_a_state, supports
-from gradoracle.properties.lightning.samples import (
-    DERIVATIVES,
+from gradoracle.properties.lightning.samples import Parts, any_length, in_rows, instead
+from gradoracle.properties.linear_attention import (
     FORWARD,
     INITIAL,
     VJP,
-    Parts,
-    any_length,
     both_of_rows,
-    in_rows,
-    instead,
     made,
     of_rows,
     plain,
     same,
     several_rows,
     split,
+    tokens,
     zeros,
 )
 from torch import Tensor
@@ -57,7 +54,7 @@ def the_order_of_the_past_leaves_what_follows(evidence: Evidence) -> Iterator[Fi
     other = evidence.variant("the past reversed", in_rows(change, "k", "v"))
     later = slice(rows - 1, None)
     for name in (*_outputs(evidence), "dq"):
-        parts = [(each, DERIVATIVES[name], name) for each in (evidence, other)]
+        parts = [(each, derivative_of(each, name), name) for each in (evidence, other)]
         yield balanced(f"{name} after the past reversed", parts, both_of_rows(name, later))
 
 
@@ -80,17 +77,17 @@ def tokens_of_zero_in_front_move_the_sequence(evidence: Evidence) -> Iterator[Fi
         own = plain(sample)
         q, k, v = (own.inputs[name] for name in ("q", "k", "v"))
         g, zero = own.cotangents["o"], q.new_zeros(())
-        rows = (behind(q, q[:, :, :1]), behind(k, zero), behind(v, zero))
+        rows = {"q": behind(q, q[:, :, :1]), "k": behind(k, zero), "v": behind(v, zero)}
         return made(own, rows, own.inputs.get(INITIAL), behind(g, zero), own.cotangents.get("state"))
 
     longer = evidence.variant(f"{moved} rows of 0 in front", change)
     gradients = ["dq", "dk", "dv", *(["dinitial_state"] if INITIAL in evidence.sample.inputs else [])]
     own = slice(moved, None)
     for name in (*_outputs(evidence), *gradients):
-        parts = [(each, DERIVATIVES[name], name) for each in (evidence, longer)]
+        parts = [(each, derivative_of(each, name), name) for each in (evidence, longer)]
         yield balanced(f"{name} behind rows of 0", parts, lambda a, b, name=name: (a, of_rows(b, name, own)))
     for name in ("dq", "dk", "dv"):
-        yield zeros(longer, VJP, name, f"{name} of the rows of 0", slice(moved))
+        yield zeros(longer, name, f"{name} of the rows of 0", slice(moved))
 
 
 def _takes_swapped_widths(case: Case, kernel: Kernel) -> str | None:
@@ -126,7 +123,7 @@ def gradients_are_outputs_of_the_same_kernel(evidence: Evidence) -> Iterator[Fin
         return None if state is None else state.transpose(-1, -2).contiguous()
 
     def scanned(x: Tensor, y: Tensor, z: Tensor, start: Tensor | None) -> Sample:
-        return made(own, (x, y, z), start, torch.zeros_like(z), None)
+        return made(own, {"q": x, "k": y, "v": z}, start, torch.zeros_like(z), None)
 
     calls = {
         "dq": scanned(g, v, k, transposed(initial)),
@@ -164,7 +161,7 @@ def past_and_future_add_up_to_the_whole(evidence: Evidence) -> Iterator[Finding]
     )
 
 
-def _tokens(tensor: Tensor, kept: int) -> Tensor:
+def _every_other(tensor: Tensor, kept: int) -> Tensor:
     """The tensor with rows of 0 for all but the tokens of even (0) or odd (1) number."""
     found = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
     found[:, :, kept::2] = tensor[:, :, kept::2]
@@ -182,9 +179,9 @@ def o_of_two_halves_of_the_tokens_adds_up(evidence: Evidence) -> Iterator[Findin
 
     def half(sample: Sample, kept: int) -> Sample:
         own = plain(sample)
-        q, k, v = (own.inputs[name] for name in ("q", "k", "v"))
         initial = own.inputs.get(INITIAL) if kept == 0 else None
-        rows = (q, _tokens(k, kept), v) if kept == 0 else (q, k, _tokens(v, kept))
+        name = "v" if kept else "k"
+        rows = tokens(own) | {name: _every_other(own.inputs[name], kept)}
         return made(own, rows, initial, own.cotangents["o"], own.cotangents.get("state"))
 
     even, odd = (
@@ -195,7 +192,7 @@ def o_of_two_halves_of_the_tokens_adds_up(evidence: Evidence) -> Iterator[Findin
         yield evidence.relate(
             f"{name} of even and of odd tokens",
             lambda whole, a, b: whole - a - b,
-            [(each, DERIVATIVES[name], name) for each in (evidence, even, odd)],
+            [(each, derivative_of(each, name), name) for each in (evidence, even, odd)],
             scale=lambda whole, a, b: torch.maximum(whole.abs(), larger(a, b)),
         )
 
@@ -211,7 +208,7 @@ def a_token_without_a_key_is_one_without_a_value(evidence: Evidence) -> Iterator
     """
     keyless, worthless = (
         evidence.variant(
-            f"every other {name} 0", instead(in_rows(lambda t: _tokens(t, 0), name)(plain(evidence.sample)))
+            f"every other {name} 0", instead(in_rows(lambda t: _every_other(t, 0), name)(plain(evidence.sample)))
         )
         for name in ("k", "v")
     )
