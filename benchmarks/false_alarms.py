@@ -214,7 +214,8 @@ def markdown(totals: Sequence[Total], properties: tuple[str, str], earlier: Sequ
 
 
 def _alarming(totals: Sequence[Total]) -> str:
-    return f"{sum(total.alarming for total in totals)} alarms on {sum(total.judged for total in totals)}"
+    alarms = sum(total.alarming for total in totals)
+    return f"{alarms} alarm{'' if alarms == 1 else 's'} on {sum(total.judged for total in totals)}"
 
 
 def _rows(own: Sequence[Total], widened: Sequence[Total]) -> list[str]:
