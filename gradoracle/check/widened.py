@@ -257,7 +257,7 @@ class WidenedRuns:
         self._until = math.inf if seconds is None else time.monotonic() + seconds
 
     def tensors(self, intervention: Intervention) -> tuple[Tensors, Facts]:
-        """The tensors of the derivative by name, float64; and what was noted.
+        """The tensors of the derivative by name, float64, and of a VJP the outputs, too; and what was noted.
 
         Raises:
             OutOfBudget: no call or no time is left.
@@ -268,7 +268,11 @@ class WidenedRuns:
         self._calls -= 1
         run = getattr(self._subject.made(intervention=intervention), self._derivative.value)
         found, facts = run(self._wide.sample, self._wide.blocks)
-        return {name: found[name] for name in self._wide.names(self._derivative) if name in found}, facts
+        derivatives = (
+            (Derivative.FORWARD, self._derivative) if self._derivative is Derivative.VJP else (self._derivative,)
+        )
+        names = [name for each in derivatives for name in self._wide.names(each)]
+        return {name: found[name] for name in names if name in found}, facts
 
 
 def in_float64(tensor: Tensor) -> Tensor:

@@ -47,8 +47,9 @@ def wrong_constant(
         seconds: the most seconds that may pass; None: any number.
 
     Returns:
-        A constant with whose fitted value every tensor of the derivative holds when widened, and whose fitted value is
-        a number that the definition has, 0 or 1. Where several constants would do, the first used, with the others.
+        A constant with whose fitted value every tensor of the derivative holds when widened, and every output that held
+        before, and whose fitted value is a number that the definition has, 0 or 1. Where several constants would do,
+        the first used, with the others.
         None: no constant alone explains the error, its fitted value is none of these numbers, one element depends on
         it, the kernel cannot be widened, or no call or time is left.
     """
@@ -74,11 +75,13 @@ class _Fit:
         self._truths = self._wide.truths(derivative)
         sigmas = torch.cat([self._wide.allowance(derivative, name).sigma.reshape(-1) for name in self._names])
         truth = torch.cat([self._truths[name].value.reshape(-1) for name in self._names])
+        self._wrong_outputs: set[str] = set()
         self._weights = torch.where((sigmas > 0) & truth.isfinite(), 1 / sigmas, torch.zeros_like(sigmas))
 
     def explaining(self) -> Iterator[WrongConstant]:
         """The constants that explain the error: first those with all their uses together, then single uses."""
         tensors, facts = self._runs.tensors(Intervention(Kind.NUMBER))
+        self._wrong_outputs = self._violated(Derivative.FORWARD, tensors)
         by_value: dict[float, list[Site]] = {}
         for site in facts.sites:
             by_value.setdefault(site.value, []).append(site)
@@ -137,4 +140,9 @@ class _Fit:
         return torch.where((self._weights > 0) & errors.isfinite(), errors * self._weights, torch.zeros_like(errors))
 
     def _holds(self, tensors: Tensors) -> bool:
-        return all(each.outcome is not Outcome.VIOLATED for each in self._wide.compare(self._derivative, tensors))
+        """Whether the derivative holds, and no output is wrong that was right: it may use the same constant."""
+        outputs = self._violated(Derivative.FORWARD, tensors) if self._derivative is Derivative.VJP else set()
+        return not self._violated(self._derivative, tensors) and outputs <= self._wrong_outputs
+
+    def _violated(self, derivative: Derivative, tensors: Tensors) -> set[str]:
+        return {each.tensor for each in self._wide.compare(derivative, tensors) if each.outcome is Outcome.VIOLATED}

@@ -29,6 +29,7 @@ class Bound:
         self.inputs, self.tangents, self.cotangents = dict(call.inputs), dict(call.tangents), dict(call.cotangents)
         self.label = call.how.label
         self._blocks = kernel.blocks[call.blocks] if call.blocks else None
+        self.state: list[Tensor] = []  # what calls may change, and have no gradient for
 
     @property
     def primals(self) -> list[str]:
@@ -46,6 +47,7 @@ class Bound:
             options["blocks"] = self._blocks
         named = dict(zip(self.inputs, inputs, strict=True))
         named |= {name: named[name].clone() for name in self.kernel.mutates if name in named}  # the arguments stay
+        self.state += [named[name] for name in self.kernel.mutates if name in named and name in self.kernel.no_gradient]
         positional = [tensor for name, tensor in named.items() if name not in self.asked.keyword]
         by_keyword = {name: tensor for name, tensor in named.items() if name in self.asked.keyword}
         returned = self.kernel.call(*positional, **by_keyword, **options)

@@ -170,7 +170,7 @@ class Host:
                 own = tuple(_taken(each, call.how.device) for each in call.arguments)
                 blocks = kernel.blocks[call.blocks] if call.blocks else None
                 return {"returned": kernel.extras[call.entry](bound.inputs, *own, dict(call.options), blocks)}
-        with watching_saved() if call.how.saved else nullcontext() as saved:
+        with watching_saved(bound.state) if call.how.saved else nullcontext() as saved:
             found = dict(derived(bound))
         if saved is not None:
             found |= saved.parts()

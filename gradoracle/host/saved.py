@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,9 +16,14 @@ _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
 
 class Saved:
-    """The tensors that were saved through ``save_for_backward``, each with its bits then, and when it is unpacked."""
+    """The tensors that were saved through ``save_for_backward``, each with its bits then, and when it is unpacked.
 
-    def __init__(self) -> None:
+    Args:
+        state: tensors that the kernel may change, as it declares: those that are saved in their memory do not count.
+    """
+
+    def __init__(self, state: Sequence[Tensor] = ()) -> None:
+        self._state = state
         self._now: list[Tensor] = []
         self._then: list[Tensor] = []
         self._unpacked: dict[int, Tensor] = {}
@@ -42,17 +47,23 @@ class Saved:
 
     def parts(self) -> dict[str, tuple[Tensor | None, ...]]:
         """As they were saved, when they were first unpacked (None: never), and as they are now."""
-        unpacked = tuple(self._unpacked.get(index) for index in range(len(self._now)))
+        changing = {_memory(each) for each in self._state} - {None}
+        own = [i for i, each in enumerate(self._now) if _memory(each) not in changing]
         return {
-            "saved": tuple(self._then),
-            "unpacked": unpacked,
-            "saved in the end": tuple(narrowed(each.detach()) for each in self._now),
+            "saved": tuple(self._then[i] for i in own),
+            "unpacked": tuple(self._unpacked.get(i) for i in own),
+            "saved in the end": tuple(narrowed(self._now[i].detach()) for i in own),
         }
 
 
+def _memory(tensor: Tensor) -> int | None:
+    """Where the elements begin of the storage that a tensor is a part of; None if it has no such memory."""
+    return tensor.untyped_storage().data_ptr() or None if tensor.layout is torch.strided else None
+
+
 @contextmanager
-def watching_saved() -> Iterator[Saved]:
-    """Watch what is saved within."""
-    saved = Saved()
+def watching_saved(state: Sequence[Tensor] = ()) -> Iterator[Saved]:
+    """Watch what is saved within, but for ``state``, which may grow."""
+    saved = Saved(state)
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
         yield saved

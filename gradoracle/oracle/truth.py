@@ -24,10 +24,11 @@ from gradoracle.model.family import Family
 from gradoracle.model.formats import FORMATS
 from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp_name
 from gradoracle.oracle.exact import float64
-from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
+from gradoracle.oracle.exact.definition import Undefined, differentiating, require, transformed, untraceable
 from gradoracle.oracle.exact.enclosure import Enclosure, Expansion
 from gradoracle.oracle.exact.graph import Graph, UnsupportedOperator
 from gradoracle.oracle.exact.interpretation import TooLarge
+from gradoracle.oracle.exact.recurrence import detaches
 from gradoracle.oracle.exact.trace import differentiated, recurrent, trace
 from gradoracle.oracle.rounding import reading
 from gradoracle.oracle.rounding.quantity import FAR
@@ -150,6 +151,12 @@ class Oracle:
                     return trace(self._program(sample, derivative, algorithm), *args)
                 if derivative is not Derivative.FORWARD:
                     source = self.graph(sample, Derivative.FORWARD).source
+                    if derivative is Derivative.HVP and source is not None and detaches(source):
+                        raise Undefined(
+                            f"the definition of {self.family.name} has a detach in the step of a scan or loop, of "
+                            "which no second derivative is read; leave it out (a stabiliser cancels without it), or "
+                            "claim forward and vjp alone"
+                        )
                     if source is not None:
                         return differentiated(program(source, derivative, len(source.inputs)), *args)
                 own = self._program(sample, derivative, algorithm)

@@ -14,6 +14,7 @@ from gradoracle.properties.members import (
     changed,
     everywhere,
     extensible,
+    isolates_gradients,
     permutable,
     rolled,
     separable,
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.call_errors import Refused, Unavailable
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import property
 from gradoracle.model.reason import Reason
@@ -60,7 +62,8 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: along a dim that every output has, and along which members are independent in the definition, no
     value of one member enters another's result. NaN survives every multiplication by a mask. The gradient of an input
-    that all members share is left out: it is a sum over them.
+    that all members share is left out: it is a sum over them. Nothing is asked of a kernel where autograd carries the
+    NaN to other members' gradients in the definition itself, as softmax does if a mask leaves one key.
     Catches: a load that runs over into the next member and is masked by multiplication, a reduction over the whole
     tensor, a sum across the batch, programs that share a tile. tail_and_padding_invariance sees the sums.
     Cannot catch: what happens within a member; the matching properties do.
@@ -80,6 +83,8 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
         return tensor
 
     variant = evidence.variant(f"NaN in the last of {dim}", lambda sample: changed(family, sample, spoilt))
+    if evidence.kernel.is_judged(Derivative.VJP) and not isolates_gradients(evidence, variant.sample, dim):
+        raise Unavailable(f"the gradients of the definition carry a NaN of the last of {dim} to the others")
     try:
         variant.results()
     except Refused as refusal:

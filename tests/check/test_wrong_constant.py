@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from jaxtyping import Float
 from places import loaded
+from torch import Tensor
 
+import gradoracle
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened import widened
@@ -109,6 +113,41 @@ def test_no_number_is_named_where_none_explains_the_error(kernel: Kernel, deriva
     names = wrong(evidence, derivative)
     assert names
     assert wrong_constant(evidence, derivative, names) is None
+
+
+@gradoracle.family
+def turned(x: Float[Tensor, "B 5"], y: Float[Tensor, "B 5"]) -> Float[Tensor, "B 5"]:
+    return x * torch.cos(torch.arange(5)) - y * torch.sin(torch.arange(5))
+
+
+class Turned(torch.autograd.Function):
+    """Turns by ``forth`` times an angle that is too large, and in backward by ``back`` times that angle."""
+
+    @staticmethod
+    def forward(ctx, x, y, forth, back):
+        angle = torch.arange(5, dtype=x.dtype) * 1.03125
+        ctx.turn = torch.cos(angle * back), torch.sin(angle * back)
+        return x * torch.cos(angle * forth) - y * torch.sin(angle * forth)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return g * ctx.turn[0], -g * ctx.turn[1], None, None
+
+
+@pytest.mark.parametrize(
+    ("forth", "back", "derivative", "named"),
+    [(32 / 33, 1, VJP, False), (1, 1, VJP, True), (1, 1, FORWARD, True)],
+)
+def test_no_number_is_named_that_would_make_a_right_output_wrong(
+    forth: float, back: float, derivative: Derivative, named: bool
+) -> None:
+    """1 in place of 1.03125 turns backward as it should, but not forward where ``forth`` makes up for it."""
+    kernel = gradoracle.kernel(turned, name="turns")(lambda x, y: Turned.apply(x, y, forth, back))
+    case = Case("turned", {"B": 3}, dtype="float32", seed=3)
+    own = Evidence(case, build(case, turned.signature), KernelRunner(turned, kernel), Oracle(turned, "float64"))
+    names = wrong(own, derivative)
+    assert names and (wrong_constant(own, derivative, names) is not None) == named
 
 
 @pytest.mark.parametrize("limit", [{"calls": 1}, {"seconds": 0.0}])

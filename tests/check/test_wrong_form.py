@@ -105,3 +105,39 @@ def test_wrong_values_on_other_cases_are_reported_beside_a_wrong_form(tmp_path: 
     report = of_form(tmp_path, "other_values", property="[fv][oj][rp]*_matches_the_oracle")
     statuses = {verdict.property_name: verdict.status for verdict in report.verdicts}
     assert statuses["vjp_matches_the_oracle"] is statuses["forward_matches_the_oracle"] is Status.VIOLATED
+
+
+UNUSED = """
+import torch, gradoracle
+from jaxtyping import Float
+from torch import Tensor
+
+@gradoracle.family(dims={"T": gradoracle.sizes(1, 3), "N": gradoracle.sizes(1, 3)})
+def chain(x: Float[Tensor, "T N"], w: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    h, gate = x[0], torch.sigmoid(w)
+    for t in range(1, x.shape[0]):
+        h = h * gate + x[t]
+    return h
+
+@gradoracle.kernel(chain)
+def right(x, w):
+    return chain.definition(x, w)
+
+@gradoracle.kernel(chain)
+def never(x, w):
+    return chain.definition(x, w.detach())
+"""
+
+
+def test_no_gradient_is_asked_of_an_input_that_the_definition_does_not_use_at_these_sizes(tmp_path: Path) -> None:
+    (tmp_path / "unused.py").write_text(UNUSED)
+    found = {
+        kernel: check(
+            Request(f"{tmp_path / 'unused.py'}:{kernel}", device="cpu", dtypes=("float32",), examples=16, workers=0)
+        )
+        for kernel in ("right", "never")
+    }
+    assert found["right"].exit_code == 0 and found["never"].exit_code == 1
+    (verdict,) = (v for v in found["never"].verdicts if v.property_name == "vjp_matches_the_oracle")
+    assert verdict.counterexample is not None and "T=2" in str(verdict.counterexample.case)
+    assert "dw is None" in " ".join(f.message for f in verdict.counterexample.findings)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import gradoracle
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Outcome
 from gradoracle.model.state import returning_state
+from gradoracle.model.verdict import Status
+from tests.properties.judging import PROPERTIES
+from tests.properties.toys import judged
 
 
 @gradoracle.family(
@@ -93,3 +100,42 @@ def test_state_that_does_not_fit_is_one_sentence(state: dict[str, str], message:
 def test_a_module_without_the_buffer_is_named() -> None:
     with pytest.raises(TypeError, match="the module ReLU has no buffer mean, count; it has none"):
         gradoracle.kernel(centred, state=STATE)(nn.ReLU())
+
+
+@gradoracle.family(dims={"B": gradoracle.sizes(2, 9)}, outputs=("y", "next_mean", "next_var"))
+def normed(
+    x: Float[Tensor, "B 5"], mean: Float[Tensor, "5"], var: Float[Tensor, "5"]
+) -> tuple[Float[Tensor, "B 5"], Float[Tensor, "5"], Float[Tensor, "5"]]:
+    y = (x - x.mean(0)) / torch.sqrt(x.var(0, unbiased=False) + 1e-5)
+    return y, torch.lerp(mean, x.mean(0), 0.5).detach(), torch.lerp(var, x.var(0), 0.5).detach()
+
+
+class Spoiling(torch.autograd.Function):
+    """The same; its backward writes to what was saved."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(torch.ones(5))
+        return x.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        ctx.saved_tensors[0].zero_()
+        return g.clone()
+
+
+@pytest.mark.parametrize(("then", "status"), [(torch.clone, Status.HOLDS), (Spoiling.apply, Status.VIOLATED)])
+def test_saved_state_may_change_and_nothing_else_that_is_saved(
+    then: Callable[[Tensor], Tensor], status: Status
+) -> None:
+    """PyTorch's batch norm saves the running statistics that it changes; in training its backward does not use them."""
+    state = {"mean": "next_mean", "var": "next_var"}
+    kernel = gradoracle.kernel(normed, state=state, name="saving")(
+        lambda x, mean, var: then(nn.functional.batch_norm(x, mean, var, training=True, momentum=0.5))
+    )
+    found = judged(PROPERTIES["saved_tensors_are_unmodified"], kernel, Case("normed", {"B": 3}), normed)
+    assert found.status is status and found.findings, found
+    bad = [each for each in found.findings if each.outcome is Outcome.VIOLATED]
+    assert ["5 of 5 elements changed during backward" in each.message for each in bad] == [True] * len(bad)
+    assert len(bad) == (status is Status.VIOLATED)

@@ -134,6 +134,12 @@ def _written_in_place(z: Tensor) -> Tensor:
     return torch.cat([out, torch.ones_like(z)], -1)
 
 
+def _ragged_sum(x: Tensor, y: Tensor) -> Tensor:
+    lengths = torch.tensor([2, 0, 3])
+    segment = torch.repeat_interleave(torch.arange(3), lengths)
+    return torch.zeros_like(y).index_add(0, segment, x * x) / lengths.clamp(min=1)[:, None] * y
+
+
 CATALOGUE: dict[str, Entry] = {
     # elementwise
     "add": _entry(lambda x, y: torch.add(x, y, alpha=0.3) + 1.5, X, Y),
@@ -282,6 +288,8 @@ CATALOGUE: dict[str, Entry] = {
     # in place, as user code has it
     "in_place": _entry(lambda x, y: (x * 2).add_(y).mul_(y).div_(3.0).exp_(), X, Y),
     "slice_assignment": _entry(lambda x, y: _assigned(x, y), X, Y),
+    # integers by operators without a rule
+    "ragged_sum": _entry(_ragged_sum, (5, 3), (3, 3)),
     # complex numbers
     "complex_product": _entry(_complex(lambda z, w: z * w.conj() * 2j - z + 1.5 - 3 * w.sum(-1)), (3, 2), (3, 2)),
     "complex_quotient": _entry(

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from catalogue import CATALOGUE
+from jaxtyping import Float
 from torch import Tensor
 
+import gradoracle
+from gradoracle.cases.saved_tensors import sample_of
+from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative, program
 from gradoracle.oracle.exact import float64
+from gradoracle.oracle.exact.definition import evaluated, require
 from gradoracle.oracle.exact.trace import Graph, trace
 
 COMPLEX = [
@@ -70,3 +75,18 @@ def test_an_operator_without_a_rule_is_named() -> None:
 def test_a_power_without_a_rule_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="another exponent"):
         trace(lambda x: ((torch.view_as_complex(x) ** 0.5).real,), ramp(3, 2))
+
+
+@gradoracle.family
+def turned(x: Float[Tensor, "B N 2"]) -> Float[Tensor, "B N 2"]:
+    return torch.view_as_real(torch.view_as_complex(x) * 1j)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "offset"])
+def test_a_definition_is_given_tensors_that_have_a_complex_view(layout: str) -> None:
+    sample = sample_of(Case("turned", {"B": 3, "N": 5}).with_draws(x=Draw("normal", layout)), turned)
+    with pytest.raises(RuntimeError, match=r"stride|storage_offset"):
+        turned.definition(sample.inputs["x"])
+    require(turned, sample)
+    found = evaluated(turned, sample.inputs, {})
+    assert torch.equal(found, torch.stack([-sample.inputs["x"][..., 1], sample.inputs["x"][..., 0]], -1))

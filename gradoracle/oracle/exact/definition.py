@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
@@ -34,7 +35,11 @@ class Raises(Undefined):
 
 
 def called(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
-    """What the definition returns for inputs by name; its exceptions pass through."""
+    """What the definition returns for inputs by name; its exceptions pass through.
+
+    It is given tensors without gaps: layouts are the kernel's matter.
+    """
+    inputs = {name: _without_gaps(tensor) for name, tensor in inputs.items()}
     keyword = {spec.name for spec in family.signature.inputs if spec.keyword}
     others = {name for group in family.signature.constraints.alternatives for name in group}  # None where absent
     positional = [s.name for s in family.signature.inputs if s.name not in keyword]
@@ -111,8 +116,7 @@ def require(family: Family, sample: Sample) -> None:
         Raises: it raises.
         Undefined: it returns other tensors, or writes to its arguments.
     """
-    inputs = {n: t.detach().to("cpu", copy=True) for n, t in sample.inputs.items()}
-    inputs = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+    inputs = _exact(sample)
     versions = {n: t._version for n, t in inputs.items()}
     given = evaluated(family, inputs, sample.options)
     written = [n for n, t in inputs.items() if t._version != versions[n]]
@@ -125,6 +129,35 @@ def require(family: Family, sample: Sample) -> None:
         own = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in inputs.items())
         annotated = ", ".join(map(str, expected))
         raise Undefined(f"{_of(family)} gives {', '.join(map(str, shapes))} on {own}, its annotation says {annotated}")
+
+
+def unused(family: Family, sample: Sample) -> frozenset[str]:
+    """The float inputs that no output depends on at the sizes of a sample, as autograd sees it.
+
+    Raises:
+        Raises: the definition raises.
+    """
+    inputs = {n: t.requires_grad_() if t.is_floating_point() else t for n, t in _exact(sample).items()}
+    names = [n for n, t in inputs.items() if t.requires_grad]
+    with torch.enable_grad():
+        outputs = [t for t in as_tuple(evaluated(family, inputs, sample.options)) if t.requires_grad]
+    if not outputs:
+        return frozenset(names)
+    given = [torch.zeros_like(t) for t in outputs]
+    found = torch.autograd.grad(outputs, [inputs[n] for n in names], given, allow_unused=True)
+    return frozenset(n for n, gradient in zip(names, found, strict=True) if gradient is None)
+
+
+def _without_gaps(tensor: Tensor) -> Tensor:
+    """The tensor itself where it is contiguous and begins its storage, else a copy that does."""
+    begins = tensor.is_contiguous() and tensor.storage_offset() == 0
+    return tensor if begins else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _exact(sample: Sample) -> dict[str, Tensor]:
+    """Copies of the inputs, without gaps; floats in float64."""
+    found = {n: _without_gaps(t.detach().to("cpu", copy=True)) for n, t in sample.inputs.items()}
+    return {n: t.double() if t.is_floating_point() else t for n, t in found.items()}
 
 
 def _of(family: Family) -> str:

@@ -731,6 +731,18 @@ def recurrences(graph: Graph) -> Iterator[Recurrence]:
 # ---- nodes ----
 
 
+def detaches(graph: Graph) -> bool:
+    """Whether the step of a recurrence of the graph detaches a tensor.
+
+    Detached values are told from copies in a first derivative alone: tracing a VJP makes such nodes of its own, which
+    ``without_copies`` removes with those of the definition.
+    """
+    return any(
+        detaches(each.body) or any(node.target is torch.ops.aten.detach.default for node in each.body.nodes)
+        for each in recurrences(graph)
+    )
+
+
 def _inputs(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if node.op == "placeholder"]
 

@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from gradoracle.oracle.exact.graph import Graph, UnsupportedOperator, functional, widened
 from gradoracle.oracle.exact.recurrence import Recurrence
-from gradoracle.oracle.exact.trees import followed
+from gradoracle.oracle.exact.trees import followed, leaves
 from gradoracle.oracle.rounding import effects, independent, worst_case
 from gradoracle.oracle.rounding.annotations import FAST_EXP
 from gradoracle.oracle.rounding.call import Call
@@ -83,9 +83,11 @@ def _applied(roundoff: Roundoff, node: Node, place: int, args: Any, kwargs: Any)
         name not in effects.MOVE or (len(args) > 3 and args[3]) or kwargs.get("accumulate")
     ):
         rule = accumulate
+    call = Call(name, functional(node), args, kwargs, place)
+    if rule is None and _rounds_nothing(call):
+        rule = _of_integers
     if rule is None:
         raise UnsupportedOperator(str(node.target), "rounding")
-    call = Call(name, functional(node), args, kwargs, place)
     found = followed_through(roundoff, call, rule(roundoff, call))
     contract = roundoff.contract
     if isinstance(found, Quantity) and found.is_float and contract.store_all and name not in effects.VIEW:
@@ -207,6 +209,18 @@ def _logical(roundoff: Roundoff, call: Call) -> Quantity:
 def _indices(roundoff: Roundoff, call: Call) -> Quantity:
     """Places found by comparing values; taken as in truth."""
     return Quantity(call.value)
+
+
+def _rounds_nothing(call: Call) -> bool:
+    """Whether an operator makes integers or bools of decided ones alone, such as those that a case is given."""
+    if any(q.is_float or q.probes is not None or q.undecided is not None or q.others is not None for q in call.sources):
+        return False
+    return not any(isinstance(x, Tensor) and x.is_floating_point() for x in leaves(call.value))
+
+
+def _of_integers(roundoff: Roundoff, call: Call) -> Any:
+    """Operators without a rule of their own, as in the exact readings: PyTorch's result."""
+    return followed(lambda x: Quantity(x) if isinstance(x, Tensor) else x, call.value)
 
 
 def _converted(roundoff: Roundoff, call: Call) -> Quantity:

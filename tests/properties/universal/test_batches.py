@@ -8,7 +8,7 @@ import pytest
 import torch
 from gradoracle.properties.members import Appended, apart, everywhere, extensible, permutable, rolled, separable
 from gradoracle.properties.universal.strides import OTHERS, layouts_of
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 import gradoracle
@@ -59,6 +59,31 @@ def mixed(x: Float[Tensor, "B L N"]) -> Float[Tensor, "B N"]:
 def test_members_that_are_apart_but_for_nan_are_not_separable():
     subject = evidence(kernel(mixed.definition, family="mixed"), Case("mixed", {"B": 3, "L": 1, "N": 5}), mixed)
     assert apart(subject) == {"B", "N"} and separable(subject) == {"B"}
+
+
+@gradoracle.family(domains={"mask": gradoracle.Mask(some=True)})
+def kept(x: Float[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+    return torch.softmax(x.masked_fill(~mask, -torch.inf), -1)
+
+
+def without_scale(x, mask):
+    """Its gradient is that of the definition, plus 0 times the sum of its cotangents over the batch."""
+    return kept.definition(x, mask) + 0 * x.sum(0)
+
+
+@pytest.mark.parametrize(
+    ("dims", "status", "other"),
+    [({"B": 1, "N": 3}, Status.NOT_CHECKED, Status.NOT_CHECKED), ({"B": 3, "N": 1}, Status.HOLDS, Status.VIOLATED)],
+)
+def test_where_the_gradients_of_a_definition_carry_a_nan_no_kernel_is_asked_to_stop_it(dims, status, other):
+    """A mask that leaves one key makes the keys independent; 0 times the NaN of a masked one still enters dx."""
+    for call, expected in ((kept.definition, status), (without_scale, other)):
+        own = evidence(kernel(call, family="kept"), Case("kept", dims), kept)
+        own.sample.inputs["mask"].zero_()[:, dims["N"] // 2] = True
+        assert separable(own) == {name for name, size in dims.items() if size > 1}
+        found = judging.judge_on(PROPERTIES["batch_members_are_independent"], own)
+        assert found.status is expected, found
+        assert (status is Status.NOT_CHECKED) == ("carry a NaN of the last of N" in found.reason)
 
 
 def test_members_are_appended_and_taken_away():
