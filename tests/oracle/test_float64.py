@@ -66,6 +66,9 @@ LEAVES = {
     "log of what underflows": (lambda x: torch.log(torch.exp(x)), -800.0),
     "log of what nearly does": (lambda x: torch.log(torch.exp(x)), -740.0),
     "a ratio of what nearly does": (lambda x: torch.exp(x) / torch.exp(x + 1), -740.0),
+    "division by a difference of rounded numbers": (lambda x: 1 / (1 - torch.exp(-x)), 1e-20),
+    "its root's derivative": (lambda x: torch.rsqrt((1 - torch.exp(-x)).abs() * 2), 1e-20),
+    "log1p of what is rounded to -1": (lambda x: torch.log1p(-torch.sigmoid(x)), 40.0),
     "what underflows and comes back": (lambda x: torch.exp(x) * torch.exp(-x + 10), -700.0 - 46),
 }
 STAYS = {
@@ -74,6 +77,13 @@ STAYS = {
     "finite masks": (lambda x: torch.softmax(x.masked_fill(NEVER, -1e9), -1), 1.0, 2.0, 3.0),
     "the logarithm of 0": (lambda x: torch.log(x), 0.0, 1.0),
     "division by 0": (lambda x: 1 / x, 0.0, 1.0),
+    "division by a difference of inputs": (lambda x: 1 / (x - x.flip(-1)).abs(), 1.5, 1.5),
+    "log1p of -1": (lambda x: torch.log1p(-x), 1.0),
+    "a difference of rounded numbers that no pole follows": (
+        lambda x: torch.log((torch.exp(2 * x - (2 * x).amax(-1, keepdim=True))).sum(-1)) + 1 / x,
+        0.0,
+        1.0,
+    ),
     "outside of a domain": (lambda x: torch.sqrt(x) + torch.log(x), -1.0),
     "sums of what underflows": (lambda x: 1 + torch.exp(x), -900.0),
     "infinite inputs": (lambda x: x * 2 + 1, float("inf")),
@@ -104,6 +114,13 @@ def test_the_truth_is_certified_then_and_what_has_no_budget_is_undecided() -> No
     assert truth.reading == "certified"
     torch.testing.assert_close(truth.value[1], torch.tensor(1.0, dtype=torch.float64))
     assert truth.undecided.tolist() == [False, True, False]
+
+
+def test_a_pole_that_rounding_makes_is_no_truth() -> None:
+    x = torch.tensor([1e-20, 1.0, 0.0], dtype=torch.float64)
+    (truth,) = read(lambda x: 1 / (1 - torch.exp(-x)), x)
+    assert truth.reading == "certified" and truth.undecided.tolist() == [True, False, True]
+    torch.testing.assert_close(truth.value, torch.tensor([1e20, 1.5819767068693265, torch.inf], dtype=torch.float64))
 
 
 def test_a_silent_finite_result_is_not_taken_for_the_truth() -> None:

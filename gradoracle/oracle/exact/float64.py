@@ -21,6 +21,11 @@ _NEVER_ZERO = frozenset(("exp", "exp2", "sigmoid", "erfc", "_softmax"))
 _PRODUCTS = frozenset(("mul", "div", "pow", "reciprocal", "prod", "cumprod"))
 # large where an argument, the last, is small
 _STEEP = frozenset(("div", "reciprocal", "log", "log2", "log10", "rsqrt", "pow"))
+_DIFFERENCES = frozenset(("sub", "add", "rsub"))
+_ROUNDS_NOTHING = frozenset(
+    ("neg", "abs", "relu", "maximum", "minimum", "amax", "amin", "where", "view", "expand", "permute", "select",
+     "slice", "squeeze", "unsqueeze", "flip", "cat", "clone", "alias", "gather", "index", "index_select")
+)  # fmt: skip
 
 
 class Range:
@@ -35,12 +40,15 @@ class Range:
         self.left = ""
         self.made: dict[Node, Any] = {}
         self._underflows = self._huge = False
+        self._exact: set[Node] = set()  # what no rounding has a part in
+        self._vanishing: set[Node] = set()  # what has zeros that may be differences of rounded numbers
 
     def see(self, node: Node, args: Any, value: Any) -> None:
         """The value that a node has from some arguments.
 
         An infinity or NaN of finite numbers is an overflow; at a pole it is the truth, unless a number underflowed
-        before. What underflows is lost in no sum, but where it is divided by, and where it meets a huge number.
+        before, or it was rounding that led there: 1 - exp(-1e-20) is 0. What underflows is lost in no sum, but where it
+        is divided by, and where it meets a huge number.
         """
         if not isinstance(value, Tensor) or value.dtype is not torch.float64 or not value.numel():
             return
@@ -53,8 +61,9 @@ class Range:
             made = _where(given, value, torch.isfinite) & ~value.isfinite()
             if bool(made.any()):
                 self.made[node] = made
-                if self._underflows or not _at_a_pole(name, flat, made):
+                if self._underflows or not _at_a_pole(name, flat, made) or self._rounded_to_a_pole(node, name):
                     self.left = self.left or f"{name} gives {float(value[made][0])}"
+        self._trace_zeros(node, name, given, value)
         self._huge |= _HUGE < largest < math.inf
         if name in _NEVER_ZERO or name in _PRODUCTS:
             lost = value.abs() < _SMALLEST_NORMAL
@@ -67,6 +76,34 @@ class Range:
             at = given[-1].abs()
             if bool(((at > 0) & (at < _SMALLEST_NORMAL)).any()):
                 self.left = self.left or f"{name} takes a number below 1e-308"
+
+    def _trace_zeros(self, node: Node, name: str, given: Sequence[Tensor], value: Tensor) -> None:
+        """Note whether a value is exact, and whether it has zeros that rounding may have made."""
+        exact = all(self._is_exact(each) for each in node.all_input_nodes)
+        if exact and name in _ROUNDS_NOTHING:
+            self._exact.add(node)
+        elif name in _DIFFERENCES and not exact:
+            zero = (value == 0) & _where(given, value, torch.Tensor.bool)
+            if bool(zero.any()):
+                self._vanishing.add(node)
+        if any(each in self._vanishing for each in node.all_input_nodes) and bool((value == 0).any()):
+            self._vanishing.add(node)
+
+    def _is_exact(self, node: Node) -> bool:
+        """Whether a node is an input, a constant, or made of these by operators that round nothing."""
+        return node.op != "call_function" or node in self._exact or not _is_float(node)
+
+    def _rounded_to_a_pole(self, node: Node, name: str) -> bool:
+        """Whether what an operator takes at a pole may be off it: a zero of ``_trace_zeros``, or -1 of log1p."""
+        at = node.args[1 if name == "div" else 0]
+        if not isinstance(at, Node):
+            return False
+        return at in self._vanishing or (name == "log1p" and not self._is_exact(at))
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, Tensor) or value.is_floating_point()
 
 
 def _where(given: Sequence[Tensor], value: Tensor, holds: Callable[[Tensor], Tensor]) -> Tensor:

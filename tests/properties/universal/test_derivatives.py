@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
+from gradoracle.cases.sample import build
 from gradoracle.check.widened import widened
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
@@ -37,6 +38,27 @@ def test_infinite_outputs_are_named_where_the_truth_is_finite():
     assert found.status is Status.VIOLATED
     assert all(finding.lost and "dim" not in finding.place for finding in found.findings if finding.pattern)
     assert judged(prop, kernel(overflowing)).status is Status.HOLDS  # at logits of ordinary size nothing overflows
+
+
+@gradoracle.family(outputs=("o",))
+def learned(r: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    return torch.sqrt(1 - torch.exp(-torch.sigmoid(r)))
+
+
+def expm1_of(r: Tensor, factor: float = 1.0) -> Tensor:
+    """The definition of ``learned`` with its gradient times ``factor``."""
+    s = torch.sigmoid(r.float())
+    o = torch.sqrt(-torch.expm1(-s)).to(r.dtype)
+    return o * factor - o.detach() * (factor - 1)
+
+
+def test_a_gradient_that_float64_makes_infinite_is_none_that_a_kernel_must_have():
+    """At r = -40 float64 has 1 - exp(-4e-18) = 0, and an infinite gradient of its root."""
+    case = Case("learned", {"N": 40}, "bfloat16", draws={"r": Draw("normal:20")})
+    assert -80 < build(case, learned.signature).inputs["r"].min() < -37
+    for factor, status in ((1.0, Status.HOLDS), (2.0, Status.VIOLATED)):
+        times = gradoracle.kernel(learned, name="times")(lambda r, factor=factor: expm1_of(r, factor))
+        assert judge("vjp_matches_the_oracle", case, times, Oracle(learned)).status is status
 
 
 def test_a_backward_that_needs_every_cotangent_crashes_and_says_so():
