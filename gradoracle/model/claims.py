@@ -19,7 +19,8 @@ CLAIMED, OFFERED, NOT_CLAIMED = "claimed", "judged if offered", "not claimed"  #
 class Mark(str, Enum):
     """HOLDS, FAILS: some property of the derivative holds and none is violated; one is violated, and that counts.
 
-    NOTED: one is violated, which does not count. OPEN: nothing decided it. ABSENT: it is not claimed or not offered.
+    NOTED: one is violated, which does not count. OPEN: nothing decided it, or nothing that compares it with the truth
+    did. ABSENT: it is not claimed or not offered.
     """
 
     HOLDS = "✓"
@@ -81,7 +82,9 @@ def _standing(
     if any(each.is_open for each in about):
         return Standing(Mark.OPEN, "undecided")
     if any(each.status is Status.HOLDS for each in about):
-        return Standing(Mark.HOLDS)
+        compared = [each for each in about if each.kind is PropertyKind.ORACLE]  # with the truth
+        decided = not compared or any(each.status is Status.HOLDS for each in compared)
+        return Standing(Mark.HOLDS) if decided else Standing(Mark.OPEN, "undecided")
     if any(each.why in (Reason.NO_DERIVATIVE, Reason.DETACHED) for each in about):
         return Standing(Mark.ABSENT, "not offered")
     if any(each.status is Status.REFUSED for each in about):

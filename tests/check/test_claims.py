@@ -19,6 +19,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import claims_of
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Request
@@ -27,6 +28,7 @@ from gradoracle.report import github, html, json, junit, markdown, terminal
 SIZES = {"B": gradoracle.sizes(1, 4), "N": gradoracle.sizes(1, 9)}
 FIRST_ORDER = ("forward", "vjp")
 SECOND_ORDER = (Derivative.VJP, Derivative.HVP)
+HOLDS, OPEN = Standing(Mark.HOLDS), Standing(Mark.OPEN, "undecided")
 ABSENT, WRONG = Standing(Mark.ABSENT, "not claimed"), Standing(Mark.FAILS, "wrong")
 
 
@@ -282,6 +284,20 @@ def test_what_is_wrong_for_one_derivative_is_not_claimed_for_another() -> None:
         known = standings(report, "k")
         assert (known[Derivative.VJP].mark, known[Derivative.HVP].mark) == (Mark.FAILS, mark)
         assert known[Derivative.FORWARD].mark is Mark.OPEN
+
+
+@pytest.mark.parametrize(("status", "known"), [(Status.HOLDS, HOLDS), (Status.NOT_CHECKED, OPEN)])
+def test_a_derivative_that_is_never_compared_with_the_truth_is_undecided(status: Status, known: Standing) -> None:
+    """Other laws of the VJP hold; its budgets are too wide in one dtype, and in the other as ``status`` has it."""
+    other = Verdict("vjp_is_linear", "k", "bfloat16", Status.HOLDS, derivative=Derivative.VJP)
+    compared = [
+        Verdict("vjp_matches_the_oracle", "k", dtype, found, kind=PropertyKind.ORACLE, derivative=Derivative.VJP)
+        for dtype, found in (("bfloat16", Status.NOT_CHECKED), ("float32", status))
+    ]
+    report = Report("k", "", ["k"], "cpu", 0, {}, {}, [other, *compared])
+    assert standings(report, "k")[Derivative.VJP] == known
+    report.verdicts = [other]  # nothing else was asked for
+    assert standings(report, "k")[Derivative.VJP] == HOLDS
 
 
 def test_a_claim_of_the_request_replaces_that_of_the_kernel() -> None:
