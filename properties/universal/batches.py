@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.agreement import agree
+from gradoracle.properties.agreement import agree, derivative_of
 from gradoracle.properties.applicability import OF_A_DIM_OF_ALL_OUTPUTS, small_enough
 from gradoracle.properties.members import (
     apart,
@@ -62,8 +62,8 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: along a dim that every output has, and along which members are independent in the definition, no
     value of one member enters another's result. NaN survives every multiplication by a mask. The gradient of an input
-    that all members share is left out: it is a sum over them. Nothing is asked of a kernel where autograd carries the
-    NaN to other members' gradients in the definition itself, as softmax does if a mask leaves one key.
+    that all members share is left out: it is a sum over them. Gradients are left out where autograd carries the
+    NaN to other members' in the definition itself, as softmax does if a mask leaves one key.
     Catches: a load that runs over into the next member and is masked by multiplication, a reduction over the whole
     tensor, a sum across the batch, programs that share a tile. tail_and_padding_invariance sees the sums.
     Cannot catch: what happens within a member; the matching properties do.
@@ -83,14 +83,15 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
         return tensor
 
     variant = evidence.variant(f"NaN in the last of {dim}", lambda sample: changed(family, sample, spoilt))
-    if evidence.kernel.is_judged(Derivative.VJP) and not isolates_gradients(evidence, variant.sample, dim):
-        raise Unavailable(f"the gradients of the definition carry a NaN of the last of {dim} to the others")
     try:
         variant.results()
     except Refused as refusal:
         raise Unavailable(f"the kernel refuses NaN: {refusal}") from None
     others: dict[str, Tensor] = {}
     having = {name: tensor for name, tensor in evidence.results().items() if dim in evidence.axes(name)}
+    outputs = {name: x for name, x in having.items() if derivative_of(evidence, name) is Derivative.FORWARD}
+    if len(outputs) < len(having) and not isolates_gradients(evidence, variant.sample, dim):
+        having = outputs
     for name, base in having.items():
         axis, tensor = evidence.axes(name).index(dim), variant.results()[name]
         last = base.shape[axis] - 1
