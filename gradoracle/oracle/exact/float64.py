@@ -82,12 +82,12 @@ class Range:
         exact = all(self._is_exact(each) for each in node.all_input_nodes)
         if exact and name in _ROUNDS_NOTHING:
             self._exact.add(node)
-        elif name in _DIFFERENCES and not exact:
-            zero = (value == 0) & _where(given, value, torch.Tensor.bool)
-            if bool(zero.any()):
+        difference = name in _DIFFERENCES and not exact
+        follows = any(each in self._vanishing for each in node.all_input_nodes)
+        if difference or follows:
+            zero = value == 0
+            if bool(zero.any()) and (follows or bool((zero & _where(given, value, torch.Tensor.bool)).any())):
                 self._vanishing.add(node)
-        if any(each in self._vanishing for each in node.all_input_nodes) and bool((value == 0).any()):
-            self._vanishing.add(node)
 
     def _is_exact(self, node: Node) -> bool:
         """Whether a node is an input, a constant, or made of these by operators that round nothing."""
