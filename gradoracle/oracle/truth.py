@@ -140,18 +140,20 @@ class Oracle:
         self._graphs.move_to_end(key)
         return self._graphs[key]
 
-    def _traced(self, sample: Sample, derivative: Derivative, algorithm: str, args: Sequence[Tensor]) -> Graph:
+    def _traced(
+        self, sample: Sample, derivative: Derivative, algorithm: str, args: Sequence[Tensor], truth: bool = True
+    ) -> Graph:
         other = self.family.algorithms.get(algorithm, {}).get(DEFINITION)
         if other is not None:
             instead = Oracle(replace(self.family, definition=other, algorithms={}, scalable=None))
-            return instead.graph(sample, derivative)
+            return instead._traced(sample, derivative, DEFINITION, args, truth=False)
         try:
             with differentiating(self.family):
                 if self.has(algorithm, derivative):
                     return trace(self._program(sample, derivative, algorithm), *args)
                 if derivative is not Derivative.FORWARD:
                     source = self.graph(sample, Derivative.FORWARD).source
-                    if derivative is Derivative.HVP and source is not None and detaches(source):
+                    if truth and derivative is Derivative.HVP and source is not None and detaches(source):
                         raise Undefined(
                             f"the definition of {self.family.name} has a detach in the step of a scan or loop, of "
                             "which no second derivative is read; leave it out (a stabiliser cancels without it), or "
