@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradoracle.model.errors import UsageError
+from gradoracle.model.wording import counted
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from campaign_rows import Row
@@ -215,7 +216,7 @@ def markdown(totals: Sequence[Total], properties: tuple[str, str], earlier: Sequ
 
 def _alarming(totals: Sequence[Total]) -> str:
     alarms = sum(total.alarming for total in totals)
-    return f"{alarms} alarm{'' if alarms == 1 else 's'} on {sum(total.judged for total in totals)}"
+    return f"{counted(alarms, 'alarm')} on {sum(total.judged for total in totals)}"
 
 
 def _rows(own: Sequence[Total], widened: Sequence[Total]) -> list[str]:

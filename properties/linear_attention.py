@@ -18,6 +18,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
+from gradoracle.model.signature import cotangent_name
 
 FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Derivative.HVP
 INITIAL = "initial_state"
@@ -62,14 +63,6 @@ def new_state(sample: Sample, name: str) -> Tensor:
     values = hashing.uniform(1, f"state {name}", shape.numel())
     dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
     return (2 * torch.from_numpy(values).reshape(shape) - 1).to(k.device, dtype)
-
-
-def without_cotangent(sample: Sample, rows: int) -> Sample:
-    """The sample with a cotangent of 0 for the rows of o from ``rows`` on, and for the state."""
-    none = {name: torch.zeros_like(g) for name, g in sample.cotangents.items() if name == "state"}
-    own = sample.cotangents["o"].clone(memory_format=torch.contiguous_format)
-    own[:, :, rows:] = 0
-    return sample.with_cotangents(o=own, **none)
 
 
 def split(case: Case) -> int:
@@ -124,3 +117,18 @@ def zeros(evidence: Evidence, name: str, label: str, rows: slice = EVERY) -> Fin
     """Some rows of a tensor are exactly 0."""
     wrong = of_rows(evidence.tensors(derivative_of(evidence, name))[name], name, rows).cpu() != 0
     return exactly(label, wrong, "must be exactly 0", elements=wrong.numel(), of=name)
+
+
+def zeros_of_what_is_not_asked_for(evidence: Evidence) -> Iterator[Finding]:
+    """With a cotangent of 0 for o behind a split and for the state, the gradients of tokens are exactly 0 there."""
+    rows = split(evidence.case)
+
+    def change(sample: Sample) -> Sample:
+        none = {name: torch.zeros_like(g) for name, g in sample.cotangents.items() if name == "state"}
+        own = sample.cotangents["o"].clone(memory_format=torch.contiguous_format)
+        own[:, :, rows:] = 0
+        return sample.with_cotangents(o=own, **none)
+
+    variant = evidence.variant("no cotangent of later rows", change)
+    for name in map(cotangent_name, tokens(variant.sample)):
+        yield zeros(variant, name, f"later rows of {name}", slice(rows, None))

@@ -22,7 +22,7 @@ from gradoracle.model.dims import dim_names
 from gradoracle.model.domains import Domain, Longer, Neighbours, in_reading_order
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name
-from gradoracle.oracle.exact.definition import Undefined, evaluated
+from gradoracle.oracle.exact.definition import Undefined, evaluated, gradients
 
 _SCALES = (1.0, 16.0, -16.0)  # of new members that a definition is tried on
 Change = Callable[[Tensor, Sequence[str], str], Tensor]  # tensor, its named dims, its name
@@ -266,12 +266,12 @@ def isolates_gradients(evidence: Evidence, spoilt: Sample, dim: str) -> bool:
 
     They do not where a member enters with a factor of 0, such as the probability of a masked key: 0 times NaN is NaN.
     """
-    before, after = (_gradients(evidence, sample) for sample in (evidence.sample, spoilt))
+    before, after = (gradients(evidence.oracle.family, sample) for sample in (evidence.sample, spoilt))
     for name, gradient in after.items():
-        own = evidence.axes(name)
-        if dim in own:
-            former = gradient.shape[own.index(dim)] - 1
-            new, old = (t.narrow(own.index(dim), 0, former).isnan() for t in (gradient, before[name]))
+        own, former = evidence.axes(cotangent_name(name)), before[name]
+        if dim in own and gradient is not None and former is not None:
+            others = gradient.shape[own.index(dim)] - 1
+            new, old = (t.narrow(own.index(dim), 0, others).isnan() for t in (gradient, former))
             if (new & ~old).any():
                 return False
     return True
@@ -341,28 +341,6 @@ def _outputs(evidence: Evidence, inputs: Mapping[str, Tensor]) -> tuple[Tensor, 
     given = {s.name: inputs[s.name] for s in _present(evidence)}
     with torch.no_grad():
         return as_tuple(evaluated(family, given, evidence.sample.options))
-
-
-def _gradients(evidence: Evidence, sample: Sample) -> dict[str, Tensor]:
-    """Those of the definition by name, by autograd in plain float64, of the inputs that have one."""
-    family = evidence.oracle.family
-    given = {s.name: sample.inputs[s.name].detach().cpu() for s in _present(evidence)}
-    given = {n: t.double().requires_grad_() if t.is_floating_point() else t for n, t in given.items()}
-    primals = [n for n, t in given.items() if t.requires_grad]
-    with torch.enable_grad():
-        outputs = as_tuple(evaluated(family, given, sample.options))
-    pairs = [
-        (t, sample.cotangents[s.name]) for t, s in zip(outputs, _returned(evidence), strict=True) if t.requires_grad
-    ]
-    if not pairs or not primals:
-        return {}
-    found = torch.autograd.grad(
-        [t for t, _ in pairs],
-        [given[n] for n in primals],
-        [cotangent.detach().cpu().double() for _, cotangent in pairs],
-        allow_unused=True,
-    )
-    return {cotangent_name(n): t for n, t in zip(primals, found, strict=True) if t is not None}
 
 
 def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

@@ -268,10 +268,7 @@ class WidenedRuns:
         self._calls -= 1
         run = getattr(self._subject.made(intervention=intervention), self._derivative.value)
         found, facts = run(self._wide.sample, self._wide.blocks)
-        derivatives = (
-            (Derivative.FORWARD, self._derivative) if self._derivative is Derivative.VJP else (self._derivative,)
-        )
-        names = [name for each in derivatives for name in self._wide.names(each)]
+        names = self._wide.oracle.outputs(self._wide.sample, self._derivative)
         return {name: found[name] for name in names if name in found}, facts
 
 

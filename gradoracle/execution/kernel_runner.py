@@ -40,7 +40,7 @@ from gradoracle.model.signature import cotangent_name, hvp_name, tangent_name
 from gradoracle.model.tensor_bits import Change, changes
 from gradoracle.model.wording import counted, printable
 from gradoracle.model.wrong_accesses import WrongAccess
-from gradoracle.oracle.exact.definition import unused
+from gradoracle.oracle.exact.definition import gradients as own_gradients
 from gradoracle.oracle.truth import names, tensor_of
 
 Tensors = dict[str, Tensor]
@@ -440,7 +440,7 @@ class KernelRunner:
             if gradient is None:
                 if name in self.kernel.no_gradient:
                     continue
-                if name not in unused(self.family, sample):
+                if own_gradients(self.family, sample)[name] is not None:
                     raise wrong(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
                 gradient = torch.zeros_like(sample.inputs[name])  # at these sizes autograd gives none of the definition
             self._require_fit(key, gradient, sample.inputs[name])

@@ -131,21 +131,25 @@ def require(family: Family, sample: Sample) -> None:
         raise Undefined(f"{_of(family)} gives {', '.join(map(str, shapes))} on {own}, its annotation says {annotated}")
 
 
-def unused(family: Family, sample: Sample) -> frozenset[str]:
-    """The float inputs that no output depends on at the sizes of a sample, as autograd sees it.
+def gradients(family: Family, sample: Sample) -> dict[str, Tensor | None]:
+    """The definition's own gradients in the float inputs by name, by autograd in float64.
+
+    None in an input that no output depends on at the sizes of the sample.
 
     Raises:
         Raises: the definition raises.
     """
     inputs = {n: t.requires_grad_() if t.is_floating_point() else t for n, t in _exact(sample).items()}
-    names = [n for n, t in inputs.items() if t.requires_grad]
+    primals = {n: t for n, t in inputs.items() if t.requires_grad}
     with torch.enable_grad():
-        outputs = [t for t in as_tuple(evaluated(family, inputs, sample.options)) if t.requires_grad]
-    if not outputs:
-        return frozenset(names)
-    given = [torch.zeros_like(t) for t in outputs]
-    found = torch.autograd.grad(outputs, [inputs[n] for n in names], given, allow_unused=True)
-    return frozenset(n for n, gradient in zip(names, found, strict=True) if gradient is None)
+        outputs = as_tuple(evaluated(family, inputs, sample.options))
+    returned = zip(outputs, family.signature.returned(sample.options), strict=True)
+    pairs = [(t, sample.cotangents[spec.name].detach().cpu().double()) for t, spec in returned if t.requires_grad]
+    if not pairs or not primals:
+        return dict.fromkeys(primals)
+    depending, cotangents = zip(*pairs, strict=True)
+    found = torch.autograd.grad(depending, list(primals.values()), cotangents, allow_unused=True)
+    return dict(zip(primals, found, strict=True))
 
 
 def _without_gaps(tensor: Tensor) -> Tensor:

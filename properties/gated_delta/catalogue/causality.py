@@ -14,8 +14,7 @@ from gradoracle.properties.linear_attention import (
     several_rows,
     split,
     tokens,
-    without_cotangent,
-    zeros,
+    zeros_of_what_is_not_asked_for,
 )
 from torch import Tensor
 
@@ -60,10 +59,7 @@ def what_is_not_asked_for_gives_no_gradient(evidence: Evidence) -> Iterator[Find
     one.
     Cannot catch: gradients that are missing where they should not be 0; vjp_matches_the_oracle does.
     """
-    rows = split(evidence.case)
-    variant = evidence.variant("no cotangent of later rows", lambda s: without_cotangent(s, rows))
-    for name in tokens(variant.sample):
-        yield zeros(variant, f"d{name}", f"later rows of d{name}", slice(rows, None))
+    yield from zeros_of_what_is_not_asked_for(evidence)
 
 
 CAUSALITY = (what_comes_later_leaves_o, what_is_not_asked_for_gives_no_gradient)

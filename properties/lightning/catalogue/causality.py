@@ -15,8 +15,7 @@ from gradoracle.properties.linear_attention import (
     same,
     several_rows,
     split,
-    without_cotangent,
-    zeros,
+    zeros_of_what_is_not_asked_for,
 )
 from torch import Tensor
 
@@ -81,10 +80,7 @@ def what_is_not_asked_for_gives_no_gradient(evidence: Evidence) -> Iterator[Find
     one.
     Cannot catch: gradients that are missing where they should not be 0; vjp_matches_the_oracle does.
     """
-    rows = split(evidence.case)
-    variant = evidence.variant("no cotangent of later rows", lambda s: without_cotangent(s, rows))
-    for name in ("dq", "dk", "dv"):
-        yield zeros(variant, name, f"later rows of {name}", slice(rows, None))
+    yield from zeros_of_what_is_not_asked_for(evidence)
 
 
 @property(needs=(FORWARD, VJP), applies=all_of(small_enough, several_rows), one_in=3, rank=5)
